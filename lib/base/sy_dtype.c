@@ -1,0 +1,136 @@
+/* sy_dtype.c - bf16 and f16 in integer arithmetic, so that neither the rounding mode nor a
+ * flush-to-zero setting of the thread can change a bit. NaNs come out quiet with their payload
+ * kept, as the F16C instructions give them. */
+#include "sy_dtype.h"
+
+#include <string.h>
+#include <strings.h>
+
+static const struct {
+    const char *name;     /* ours */
+    const char *alias[2]; /* safetensors', and config.json's */
+    size_t bytes;
+} dtype_info[] = {
+    [SY_DTYPE_NONE] = {"none", {"none", "none"}, 0},
+    [SY_F32] = {"f32", {"float32", "fp32"}, 4},
+    [SY_BF16] = {"bf16", {"bfloat16", "bf16"}, 2},
+    [SY_F16] = {"f16", {"float16", "fp16"}, 2},
+};
+
+static uint32_t bits_of(float v)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &v, sizeof(bits));
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float v;
+
+    memcpy(&v, &bits, sizeof(v));
+    return v;
+}
+
+size_t sy_dtype_bytes(sy_dtype dtype)
+{
+    return (size_t)dtype < SY_COUNT_OF(dtype_info) ? dtype_info[dtype].bytes : 0;
+}
+
+const char *sy_dtype_name(sy_dtype dtype)
+{
+    return (size_t)dtype < SY_COUNT_OF(dtype_info) ? dtype_info[dtype].name : "none";
+}
+
+sy_dtype sy_dtype_from_name(const char *name)
+{
+    for (size_t i = SY_F32; i < SY_COUNT_OF(dtype_info); i++) {
+        if (strcasecmp(name, dtype_info[i].name) == 0 ||
+            strcasecmp(name, dtype_info[i].alias[0]) == 0 ||
+            strcasecmp(name, dtype_info[i].alias[1]) == 0) {
+            return (sy_dtype)i;
+        }
+    }
+    return SY_DTYPE_NONE;
+}
+
+float sy_bf16_to_f32(uint16_t v)
+{
+    return float_of((uint32_t)v << 16);
+}
+
+float sy_f16_to_f32(uint16_t v)
+{
+    const uint32_t sign = (uint32_t)(v & 0x8000) << 16;
+    const uint32_t exponent = (v >> 10) & 0x1f;
+    const uint32_t fraction = v & 0x3ff;
+
+    if (exponent == 0x1f) {
+        const uint32_t quiet = fraction != 0 ? 0x400000 : 0;
+        return float_of(sign | 0x7f800000 | quiet | fraction << 13);
+    }
+    /* A subnormal counts 2^-24ths: at most 10 bits, so the product is exact, and it is a normal
+     * f32. */
+    if (exponent == 0) return float_of(sign | bits_of((float)fraction * 0x1p-24f));
+    return float_of(sign | (exponent + (127 - 15)) << 23 | fraction << 13);
+}
+
+uint16_t sy_f32_to_bf16(float v)
+{
+    const uint32_t bits = bits_of(v);
+
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+    /* Just under half of the last kept bit, and one more when that bit is odd; a carry out of the
+     * largest finite number lands on infinity. */
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+uint16_t sy_f32_to_f16(float v)
+{
+    const uint32_t bits = bits_of(v);
+    const uint32_t sign = (bits >> 16) & 0x8000;
+    const uint32_t magnitude = bits & 0x7fffffff;
+
+    if (magnitude > 0x7f800000) { /* NaN */
+        return (uint16_t)(sign | 0x7e00 | ((magnitude >> 13) & 0x3ff));
+    }
+    if (magnitude >= 0x47800000) return (uint16_t)(sign | 0x7c00); /* 65536 and more */
+    if (magnitude >= 0x38800000) { /* 2^-14 and more: normal; 65520 carries into infinity */
+        const uint32_t rebiased = magnitude - ((127u - 15u) << 23);
+        return (uint16_t)(sign | (rebiased + 0xfff + ((rebiased >> 13) & 1)) >> 13);
+    }
+    if (magnitude >= 0x33000000) { /* 2^-25 and more: subnormal, or rounds to the least one */
+        const uint32_t fraction = (magnitude & 0x7fffff) | 0x800000;
+        const uint32_t shift = 126 - (magnitude >> 23); /* 14 to 24 */
+        const uint32_t half = 1u << (shift - 1);
+        return (uint16_t)(sign | (fraction + half - 1 + ((fraction >> shift) & 1)) >> shift);
+    }
+    return (uint16_t)sign;
+}
+
+void sy_dtype_widen(float *out, const void *in, sy_dtype dtype, size_t n)
+{
+    const unsigned char *bytes = in;
+    uint16_t v;
+
+    switch (dtype) {
+    case SY_F32:
+        if (n > 0) memcpy(out, in, n * sizeof(*out));
+        break;
+    case SY_BF16:
+        for (size_t i = 0; i < n; i++) {
+            memcpy(&v, bytes + i * sizeof(v), sizeof(v));
+            out[i] = sy_bf16_to_f32(v);
+        }
+        break;
+    case SY_F16:
+        for (size_t i = 0; i < n; i++) {
+            memcpy(&v, bytes + i * sizeof(v), sizeof(v));
+            out[i] = sy_f16_to_f32(v);
+        }
+        break;
+    case SY_DTYPE_NONE:
+    default: SY_ASSERT(!"a dtype that has elements");
+    }
+}
