@@ -1,0 +1,107 @@
+/* sy_model.h - a checkpoint directory in Hugging Face's layout -> what the rest needs to know of
+ * it, and its tensors. A family is a row of a table (sy_family.c): names of tensors and of
+ * configuration keys, and how the gate computes. Immutable once open: any thread. */
+#ifndef SY_MODEL_H
+#define SY_MODEL_H
+
+#include "sy_safetensors.h"
+
+#define SY_MODEL_NAME_MAX 128
+#define SY_EOS_MAX        8
+
+/* Limits on what a configuration may ask for: far above any published model, low enough that no
+ * product overflows. */
+#define SY_LAYERS_MAX  1024u
+#define SY_EXPERTS_MAX 4096u
+#define SY_TOP_K_MAX   64u
+#define SY_DIM_MAX     (1u << 20)
+#define SY_VOCAB_MAX   (1u << 24)
+#define SY_CONTEXT_MAX (1u << 24)
+
+/* How a gate turns logits into experts and weights: data, not code per family. */
+typedef enum sy_gate_score { SY_GATE_SOFTMAX, SY_GATE_SIGMOID } sy_gate_score;
+typedef struct sy_gate_desc {
+    sy_gate_score score;
+    int renormalise; /* divide the chosen weights by their sum */
+    float scale;     /* then multiply by this; 1.0 when the family has none */
+} sy_gate_desc;
+
+typedef struct sy_model_desc {
+    const char *family;               /* "mixtral": static */
+    char architecture[64];            /* "MixtralForCausalLM" */
+    uint32_t vocab, hidden, n_layers; /* V, H, L */
+    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t n_experts, top_k, expert_ffn; /* E, K, F */
+    uint32_t context;                      /* max_position_embeddings */
+    uint32_t sliding_window;               /* 0: none */
+    float rms_eps, rope_theta;
+    int tied_head;  /* logits use the embedding matrix */
+    int qk_norm;    /* 0 none, 1 over the whole projection, 2 per head */
+    float qkv_clip; /* 0: none */
+    sy_gate_desc gate;
+    int32_t bos;             /* -1: none */
+    int32_t eos[SY_EOS_MAX]; /* generation_config.json's list wins over config.json's */
+    uint32_t n_eos;
+    /* generation_config.json's sampling defaults; -1 where it says nothing. */
+    float default_temperature, default_top_p;
+    int32_t default_top_k;
+} sy_model_desc;
+
+/* What a tensor is to the model, whatever the family calls it. */
+typedef enum sy_role {
+    SY_ROLE_EMBED,
+    SY_ROLE_FINAL_NORM,
+    SY_ROLE_HEAD, /* layer, expert ignored */
+    SY_ROLE_NORM1,
+    SY_ROLE_NORM2,
+    SY_ROLE_Q,
+    SY_ROLE_K,
+    SY_ROLE_V,
+    SY_ROLE_O, /* expert ignored */
+    SY_ROLE_Q_NORM,
+    SY_ROLE_K_NORM,
+    SY_ROLE_GATE,
+    SY_ROLE_EXPERT_GATE,
+    SY_ROLE_EXPERT_UP,
+    SY_ROLE_EXPERT_DOWN,
+    SY_N_ROLES
+} sy_role;
+
+typedef struct sy_model sy_model;
+
+/* Opens DIR: configuration, index, every shard's header; checks that each tensor the model needs is
+ * there with the shape the configuration implies and a type the kernels read, and that no unknown
+ * tensor is. No weight byte is touched. name: what the model is called; NULL: the directory's base
+ * name. Errors name the file, the tensor and both shapes. */
+SY_MUST_USE sy_status sy_model_open(sy_model **out, const char *dir, const char *name,
+                                    sy_error *err);
+void sy_model_close(sy_model *model); /* accepts NULL */
+const char *sy_model_name(const sy_model *model);
+const char *sy_model_dir(const sy_model *model);
+const sy_model_desc *sy_model_describe(const sy_model *model);
+/* Never NULL for a role that the description says exists; NULL for one it has not (Q_NORM without
+ * qk_norm). */
+const sy_tensor *sy_model_tensor(const sy_model *model, sy_role role, uint32_t layer,
+                                 uint32_t expert);
+size_t sy_model_tensor_count(const sy_model *model);
+const sy_tensor *sy_model_tensor_at(const sy_model *model, size_t i); /* by name; NULL past the end */
+uint64_t sy_model_bytes(const sy_model *model);        /* all tensors */
+uint64_t sy_model_expert_bytes(const sy_model *model); /* one expert of one layer, as stored; the largest */
+/* FNV-1a 64 over the configuration's bytes and every tensor's name, type, shape (not the data):
+ * tells checkpoints of other structure apart at once. */
+uint64_t sy_model_structure_hash(const sy_model *model);
+
+/* config.json alone: text of n bytes (need not be NUL-terminated). For tests and fuzzing too. */
+SY_MUST_USE sy_status sy_model_desc_parse(sy_model_desc *out, const char *config, size_t n,
+                                          sy_error *err);
+/* generation_config.json laid over desc. */
+SY_MUST_USE sy_status sy_generation_config_parse(sy_model_desc *desc, const char *text, size_t n,
+                                                 sy_error *err);
+size_t sy_model_family_count(void);
+const char *sy_model_family_at(size_t i);
+/* The disk name of a tensor of that family: "model.layers.3.block_sparse_moe.experts.17.w1.weight".
+ * SY_EINVAL: no such family or role; SY_ELIMIT: does not fit. */
+SY_MUST_USE sy_status sy_model_tensor_name(char *out, size_t cap, const char *family, sy_role role,
+                                           uint32_t layer, uint32_t expert);
+
+#endif

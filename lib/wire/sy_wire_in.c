@@ -1,0 +1,220 @@
+/* sy_wire_in.c - the checks that more than one decoder makes. */
+#include "sy_wire_in.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "switchyard/v1/tensor.pb-c.h"
+#include "sy_text.h"
+
+_Static_assert(SY_F32 == (int)SWITCHYARD__V1__DTYPE__F32 &&
+                   SY_BF16 == (int)SWITCHYARD__V1__DTYPE__BF16 &&
+                   SY_F16 == (int)SWITCHYARD__V1__DTYPE__F16,
+               "sy_dtype follows tensor.proto");
+
+void sy_wire_refuse(sy_wire_in *in, const char *fmt, ...)
+{
+    char text[SY_MESSAGE_BYTES];
+    va_list ap;
+
+    if (in->status != SY_OK) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (in->group == NULL) {
+        in->status = sy_error_set(in->err, SY_EINVAL, "%s", text);
+    } else if (in->index < 0) {
+        in->status = sy_error_set(in->err, SY_EINVAL, "%s.%s", in->group, text);
+    } else {
+        in->status =
+            sy_error_set(in->err, SY_EINVAL, "%s[%" PRId64 "].%s", in->group, in->index, text);
+    }
+}
+
+void sy_wire_utf8(sy_wire_in *in, const char *field, const char *s, size_t n)
+{
+    size_t step;
+
+    for (size_t i = 0; i < n; i += step) {
+        step = sy_utf8_char(s + i, n - i);
+        if (step > 0) continue;
+        sy_wire_refuse(in, "%s: not UTF-8 at byte %zu", field, i);
+        return;
+    }
+}
+
+const char *sy_wire_text(sy_wire_in *in, const char *field, const char *s, size_t max_bytes)
+{
+    const size_t n = sy_wire_string_bytes(s);
+
+    if (n > max_bytes) {
+        sy_wire_refuse(in, "%s: %zu bytes, but at most %zu are allowed", field, n, max_bytes);
+    } else if (strlen(s) != n) {
+        sy_wire_refuse(in, "%s: a NUL at byte %zu, but text has none", field, strlen(s));
+    } else {
+        sy_wire_utf8(in, field, s, n);
+    }
+    return s;
+}
+
+const char *sy_wire_name(sy_wire_in *in, const char *field, const char *s)
+{
+    return sy_wire_text(in, field, s, SY_WIRE_NAME_MAX);
+}
+
+const void *sy_wire_aligned(sy_wire_in *in, const void *p, size_t n)
+{
+    void *copy;
+
+    if (n == 0) return NULL;
+    if ((uintptr_t)p % SY_CACHE_LINE == 0) return p;
+    copy = sy_wire_alloc(in, n);
+    if (copy != NULL) memcpy(copy, p, n);
+    return copy;
+}
+
+const void *sy_wire_array(uint32_t *n_out, sy_wire_in *in, const char *field, const void *p,
+                          size_t bytes, size_t element_bytes)
+{
+    /* A message has less than 2 GiB, so that the count fits. */
+    *n_out = (uint32_t)(bytes / element_bytes);
+    if (bytes % element_bytes != 0) {
+        sy_wire_refuse(in, "%s: %zu bytes, which is no multiple of %zu", field, bytes,
+                       element_bytes);
+    }
+    return sy_wire_aligned(in, p, bytes);
+}
+
+void sy_wire_finite(sy_wire_in *in, const char *field, const float *value, size_t n)
+{
+    if (in->status != SY_OK || sy_dtype_all_finite(value, SY_F32, n)) return;
+    for (size_t i = 0; i < n; i++) {
+        if (isfinite(value[i])) continue;
+        sy_wire_refuse(in, "%s: element %zu is %f, which is not finite", field, i,
+                       (double)value[i]);
+        return;
+    }
+}
+
+void sy_wire_slots_get(sy_wire_slots *out, sy_wire_in *in, uint32_t slots, const sy_iov *expert,
+                       const sy_iov *weight)
+{
+    uint32_t n_expert, n_weight;
+
+    *out = (sy_wire_slots){.slots = slots};
+    out->expert =
+        sy_wire_array(&n_expert, in, "expert", expert->data, expert->len, sizeof(*out->expert));
+    out->weight =
+        sy_wire_array(&n_weight, in, "weight", weight->data, weight->len, sizeof(*out->weight));
+    if (slots > SY_WIRE_EXPERTS_MAX) {
+        sy_wire_refuse(in, "slots: %" PRIu32 ", but a token has at most %u", slots,
+                       SY_WIRE_EXPERTS_MAX);
+    } else if (n_expert > 0 && (slots == 0 || n_expert % slots != 0)) {
+        sy_wire_refuse(
+            in, "expert: %" PRIu32 " elements, which is no multiple of the %" PRIu32 " slots",
+            n_expert, slots);
+    } else if (n_weight != n_expert) {
+        sy_wire_refuse(in, "weight: %" PRIu32 " elements, but `expert` has %" PRIu32, n_weight,
+                       n_expert);
+    } else if (n_expert > 0 && n_expert / slots > SY_WIRE_ROWS_MAX) {
+        sy_wire_refuse(in, "expert: %" PRIu32 " tokens, but at most %u are allowed",
+                       n_expert / slots, SY_WIRE_ROWS_MAX);
+    } else if (n_expert > 0) {
+        out->n_tokens = n_expert / slots;
+    }
+    sy_wire_finite(in, "weight", out->weight, n_weight);
+}
+
+static int known_dtype(int dtype)
+{
+    return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16;
+}
+
+/* Refuses a shape that is out of bounds, or that the bytes of data do not fit. */
+static void check_rows(sy_wire_in *in, const char *field, const Switchyard__V1__Rows *msg,
+                       size_t data_bytes)
+{
+    const sy_rows shape = {.dtype = (sy_dtype)msg->dtype, .rows = msg->rows, .cols = msg->cols};
+
+    if (!known_dtype((int)msg->dtype)) {
+        sy_wire_refuse(in, "%s.dtype: %d, must be F32 (1), BF16 (2) or F16 (3)", field,
+                       (int)msg->dtype);
+    } else if (msg->rows < 1 || msg->rows > SY_WIRE_ROWS_MAX) {
+        sy_wire_refuse(in, "%s.rows: %" PRIu32 ", must be 1 to %u", field, msg->rows,
+                       SY_WIRE_ROWS_MAX);
+    } else if (msg->cols < 1 || msg->cols > SY_WIRE_COLS_MAX) {
+        sy_wire_refuse(in, "%s.cols: %" PRIu32 ", must be 1 to %u", field, msg->cols,
+                       SY_WIRE_COLS_MAX);
+    } else if (sy_rows_bytes(&shape) != data_bytes) {
+        sy_wire_refuse(
+            in, "%s.data: %zu bytes, but %" PRIu32 " rows x %" PRIu32 " columns of %s need %zu",
+            field, data_bytes, msg->rows, msg->cols, sy_dtype_name(shape.dtype),
+            sy_rows_bytes(&shape));
+    }
+}
+
+void sy_wire_rows(sy_rows *out, sy_wire_in *in, const char *field, const Switchyard__V1__Rows *msg,
+                  enum sy_wire_presence presence)
+{
+    const size_t data_bytes = msg == NULL    ? 0
+                              : in->has_bulk ? in->bulk.remaining_bytes
+                                             : msg->data.len;
+    void *gathered;
+
+    *out = (sy_rows){.dtype = SY_DTYPE_NONE};
+    if (msg == NULL && presence == SY_WIRE_REQUIRED) sy_wire_refuse(in, "%s: absent", field);
+    if (msg == NULL) return;
+    if (msg->rows == 0 && data_bytes == 0 && presence == SY_WIRE_OPTIONAL) return;
+    check_rows(in, field, msg, data_bytes);
+    if (in->status != SY_OK) return;
+    *out = (sy_rows){.dtype = (sy_dtype)msg->dtype, .rows = msg->rows, .cols = msg->cols};
+    if (!in->has_bulk) {
+        out->data = sy_wire_aligned(in, msg->data.data, data_bytes);
+        return;
+    }
+    gathered = sy_wire_alloc(in, data_bytes);
+    if (gathered != NULL) sy_wire_cursor_read(&in->bulk, gathered, data_bytes);
+    out->data = gathered;
+}
+
+size_t sy_rows_bytes(const sy_rows *rows)
+{
+    return (size_t)rows->rows * rows->cols * sy_dtype_bytes(rows->dtype);
+}
+
+sy_route_policy sy_wire_policy(const Switchyard__V1__RoutePolicy *msg)
+{
+    return (sy_route_policy){.experts_per_token = msg != NULL ? msg->experts_per_token : 0};
+}
+
+/* An id in a status: -1 when it is not given. */
+static int32_t status_id(sy_wire_in *in, const char *field, int given, uint32_t id)
+{
+    if (!given) return -1;
+    if (id > INT32_MAX) sy_wire_refuse(in, "%s: %" PRIu32 ", must be below 2147483648", field, id);
+    return (int32_t)(id & INT32_MAX);
+}
+
+void sy_wire_status(sy_error *out, sy_wire_in *in, const Switchyard__V1__Status *msg)
+{
+    const char *message, *reason, *node;
+    int32_t layer, expert;
+
+    sy_error_clear(out);
+    if (msg == NULL) return;
+    message = sy_wire_text(in, "status.message", msg->message, SIZE_MAX);
+    reason = sy_wire_text(in, "status.reason", msg->reason, SIZE_MAX);
+    node = sy_wire_text(in, "status.node", msg->node, SIZE_MAX);
+    layer =
+        status_id(in, "status.layer",
+                  msg->layer_given_case == SWITCHYARD__V1__STATUS__LAYER_GIVEN_LAYER, msg->layer);
+    expert = status_id(in, "status.expert",
+                       msg->expert_given_case == SWITCHYARD__V1__STATUS__EXPERT_GIVEN_EXPERT,
+                       msg->expert);
+    sy_error_set(out, sy_status_from_code(msg->code <= INT32_MAX ? (int)msg->code : -1), "%s",
+                 message);
+    sy_error_where(out, reason, layer, expert, node);
+}
