@@ -32,7 +32,8 @@ void sy_tokenizer_close(sy_tokenizer *tokenizer); /* accepts NULL */
  * patterns. */
 SY_MUST_USE sy_status sy_tokenizer_encode(const sy_tokenizer *tokenizer, sy_ids *ids,
                                           const char *text, size_t n, int special, sy_error *err);
-/* The pre-tokenizer alone, for tests: calls piece() with each piece in order, before bytes become printable characters. */
+/* The pre-tokenizer alone, for tests: calls piece() with each piece in order, before bytes become
+ * printable characters. */
 SY_MUST_USE sy_status sy_tokenizer_split(const sy_tokenizer *tokenizer, const char *text, size_t n,
                                          void (*piece)(void *arg, const char *s, size_t len),
                                          void *arg, sy_error *err);

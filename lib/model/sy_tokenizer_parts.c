@@ -61,7 +61,7 @@ static sy_status read_pattern(json_t *json, const char *where, int *is_regex, co
 /* Replace: of a normalizer and of a decoder. */
 static sy_status read_replace(sy_norm_step *step, json_t *json, const char *where, sy_error *err)
 {
-    const char *from = NULL, *to = NULL;
+    const char *from = "", *to = "";
     size_t from_bytes = 0, to_bytes = 0;
     int is_regex = 0;
     sy_status st = SY_OK;
@@ -98,7 +98,7 @@ static sy_status read_norm(void *out, json_t *json, int depth, sy_error *err)
 {
     static const char where[] = "normalizer";
     sy_norm *norm = out;
-    const char *type = NULL, *text = NULL;
+    const char *type = "", *text = "";
     size_t n = 0;
     sy_status st = SY_OK;
 
@@ -146,7 +146,7 @@ static sy_status read_behavior(const json_t *json, sy_split_behavior *out, sy_er
                  {"MergedWithPrevious", SY_SPLIT_MERGED_WITH_PREVIOUS},
                  {"MergedWithNext", SY_SPLIT_MERGED_WITH_NEXT},
                  {"Contiguous", SY_SPLIT_CONTIGUOUS}};
-    const char *name = NULL;
+    const char *name = "";
     size_t n = 0;
     const sy_status st = sy_json_text(json, "pre_tokenizer", "behavior", &name, &n, err);
 
@@ -163,7 +163,7 @@ static sy_status read_split(sy_pretok *pretok, json_t *json, sy_error *err)
 {
     static const char where[] = "pre_tokenizer";
     sy_pretok_step *step;
-    const char *text = NULL;
+    const char *text = "";
     size_t n = 0;
     int is_regex = 0;
     sy_status st = SY_OK;
@@ -267,7 +267,7 @@ static sy_status add_metaspace(sy_pretok *pretok, json_t *json, sy_error *err)
 {
     sy_pretok_step *step;
     sy_prepend_scheme scheme = SY_PREPEND_NEVER;
-    const char *text = NULL;
+    const char *text = "";
     size_t n = 0;
     int does_split = 0;
     sy_status st = SY_OK;
@@ -293,7 +293,7 @@ static sy_status read_pretok(void *out, json_t *json, int depth, sy_error *err)
 {
     static const char where[] = "pre_tokenizer";
     sy_pretok *pretok = out;
-    const char *type = NULL;
+    const char *type = "";
     const sy_status st = read_type(json, where, &type, err);
 
     if (st != SY_OK) return st;
@@ -328,7 +328,7 @@ static sy_status read_strip(decoder_reading *reading, json_t *json, sy_error *er
     static const char where[] = "decoder";
     sy_decoder *decoder = reading->decoder;
     const json_t *start = json_object_get(json, "start"), *stop = json_object_get(json, "stop");
-    const char *text = NULL;
+    const char *text = "";
     size_t n = 0, end = 0;
     sy_status st = SY_OK;
 
@@ -359,7 +359,7 @@ static sy_status read_decoder_step(void *out, json_t *json, int depth, sy_error 
     static const char where[] = "decoder";
     decoder_reading *reading = out;
     sy_decoder *decoder = reading->decoder;
-    const char *type = NULL;
+    const char *type = "";
     sy_status st = read_type(json, where, &type, err);
 
     if (st != SY_OK) return st;
@@ -390,7 +390,7 @@ static sy_status read_metaspace_decoder(sy_decoder *decoder, json_t *json, sy_er
 {
     sy_norm_step *replace = &decoder->replace[0];
     sy_prepend_scheme scheme = SY_PREPEND_NEVER;
-    const char *text = NULL;
+    const char *text = "";
     size_t n = 0;
     int does_split = 0;
     sy_status st = SY_OK;
@@ -408,7 +408,7 @@ out:
 sy_status sy_decoder_read(sy_decoder *decoder, json_t *json, sy_error *err)
 {
     decoder_reading reading = {.decoder = decoder, .stage = STAGE_REPLACE};
-    const char *type = NULL;
+    const char *type = "";
     sy_status st;
 
     if (sy_json_absent(json)) return SY_OK;
@@ -453,7 +453,7 @@ static sy_status read_template_piece(const sy_tokenizer *self, sy_ids *ids, json
     static const char where[] = "post_processor";
     json_t *sequence = json_object_get(piece, "Sequence");
     json_t *special = json_object_get(piece, "SpecialToken");
-    const char *name = NULL;
+    const char *name = "";
     size_t n = 0;
     sy_status st = SY_OK;
 
@@ -510,7 +510,7 @@ out:
 static sy_status read_post(void *out, json_t *json, int depth, sy_error *err)
 {
     static const char where[] = "post_processor";
-    const char *type = NULL;
+    const char *type = "";
     const sy_status st = read_type(json, where, &type, err);
 
     if (st != SY_OK) return st;

@@ -1,0 +1,47 @@
+/* sy_moe.h - the seam between the model and its experts: one call computes the MoE block of one
+ * layer for a batch of rows. Behind it are the experts of this process (sy_moe_local) or the router
+ * and expert tiers (services/aggregator). Both give the same bits. */
+#ifndef SY_MOE_H
+#define SY_MOE_H
+
+#include "sy_kernels.h"
+#include "sy_model.h"
+#include "sy_pool.h"
+
+typedef struct sy_moe_times { /* microseconds spent in the states of a layer call */
+    int64_t route_us, dispatch_us, compute_us, combine_us;
+} sy_moe_times;
+
+typedef struct sy_moe_call {
+    uint32_t layer, n_rows;
+    uint32_t experts_per_token; /* 0: the checkpoint's */
+    const uint64_t *request;    /* [T]: whose row it is: keeps a request on one side of a canary */
+    const float *x;             /* [T,H]: the block's input, after its norm */
+    float *y;                   /* [T,H]: the block's output; rows that failed hold nothing */
+    int64_t deadline_us;
+    uint8_t *failed;    /* [T]: set to 0 or 1 */
+    uint16_t *expert;   /* [T,k] or NULL: the routing, for those who ask */
+    float *weight;      /* [T,k] or NULL */
+    sy_error error;     /* of the first row that failed */
+    sy_moe_times times; /* added to */
+} sy_moe_call;
+
+typedef struct sy_moe {
+    void *ctx;
+    /* SY_OK: every row that is not marked failed is right. Otherwise all rows failed and
+     * call->error says why. Blocks; the caller is an engine thread. */
+    sy_status (*layer)(void *ctx, sy_moe_call *call);
+    uint64_t (*placement_hash)(void *ctx); /* 0 where there is no placement; may be NULL */
+} sy_moe;
+
+/* All experts in this process. Loads every shard (progress per shard, may be NULL). One thread at a
+ * time. */
+typedef struct sy_moe_local sy_moe_local;
+SY_MUST_USE sy_status sy_moe_local_open(sy_moe_local **out, const sy_model *model,
+                                        const sy_kernels *kernels, sy_pool *pool,
+                                        void (*progress)(void *arg, uint32_t done, uint32_t total),
+                                        void *progress_arg, sy_error *err);
+void sy_moe_local_close(sy_moe_local *local); /* accepts NULL */
+sy_moe sy_moe_local_ops(sy_moe_local *local);
+
+#endif

@@ -1,0 +1,87 @@
+/* sy_kv.c - the paged KV cache: a fixed number of pages made at start, handed out by a free list. A
+ * page holds SY_KV_PAGE tokens of every layer under one number. */
+#include "sy_kv_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+uint64_t sy_kv_page_bytes(const sy_model_desc *desc)
+{
+    return (uint64_t)desc->n_layers * 2 * desc->n_kv_heads * desc->head_dim * SY_KV_PAGE *
+           sizeof(float);
+}
+
+sy_status sy_kv_open(sy_kv **out, const sy_model_desc *desc, uint32_t n_pages, sy_error *err)
+{
+    sy_kv *kv = calloc(1, sizeof(*kv));
+    const uint64_t bytes = sy_kv_page_bytes(desc) * n_pages;
+
+    *out = NULL;
+    if (kv != NULL) kv->free_page = malloc(sizeof(uint32_t) * SY_MAX(n_pages, 1u));
+    if (kv == NULL || kv->free_page == NULL || bytes == 0) {
+        if (kv != NULL) free(kv->free_page);
+        free(kv);
+        return sy_error_set(err, bytes == 0 ? SY_EINVAL : SY_ENOMEM,
+                            "a KV cache of %u pages cannot be made", n_pages);
+    }
+    /* Mapped, not allocated: pages of the cache that no sequence reaches never become resident. */
+    kv->data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (kv->data == MAP_FAILED) {
+        free(kv->free_page);
+        free(kv);
+        return sy_error_set(err, SY_ENOMEM, "no memory for %llu bytes of KV cache",
+                            (unsigned long long)bytes);
+    }
+    kv->bytes = bytes;
+    kv->n_pages = n_pages;
+    kv->head_floats = (size_t)SY_KV_PAGE * desc->head_dim;
+    kv->half_floats = kv->head_floats * desc->n_kv_heads;
+    kv->layer_floats = kv->half_floats * 2 * n_pages;
+    for (uint32_t i = 0; i < n_pages; i++) kv->free_page[i] = n_pages - 1 - i;
+    kv->n_free = n_pages;
+    *out = kv;
+    return SY_OK;
+}
+
+void sy_kv_close(sy_kv *kv)
+{
+    if (kv == NULL) return;
+    munmap(kv->data, kv->bytes);
+    free(kv->free_page);
+    free(kv);
+}
+
+uint32_t sy_kv_pages(const sy_kv *kv)
+{
+    return kv->n_pages;
+}
+
+uint32_t sy_kv_free_pages(const sy_kv *kv)
+{
+    return kv->n_free;
+}
+
+sy_status sy_kv_reserve(sy_kv *kv, sy_kv_seq *seq, uint32_t n_tokens)
+{
+    const uint32_t want = n_tokens / SY_KV_PAGE + (n_tokens % SY_KV_PAGE != 0);
+
+    if (want <= seq->n_pages) return SY_OK;
+    if (want - seq->n_pages > kv->n_free) return SY_ELIMIT;
+    if (want > seq->capacity) {
+        uint32_t *page = realloc(seq->page, sizeof(uint32_t) * want);
+        if (page == NULL) return SY_ENOMEM;
+        seq->page = page;
+        seq->capacity = want;
+    }
+    while (seq->n_pages < want) seq->page[seq->n_pages++] = kv->free_page[--kv->n_free];
+    return SY_OK;
+}
+
+void sy_kv_release(sy_kv *kv, sy_kv_seq *seq)
+{
+    while (seq->n_pages > 0) kv->free_page[kv->n_free++] = seq->page[--seq->n_pages];
+    free(seq->page);
+    *seq = (sy_kv_seq){0};
+}

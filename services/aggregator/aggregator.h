@@ -1,0 +1,69 @@
+/* aggregator.h - the aggregator's parts and who owns them. Threads: the rpc loop (callbacks, never
+ * blocks), one admission thread (decodes and tokenizes), one engine thread with a compute pool,
+ * forward threads, and the control thread. */
+#ifndef AGGREGATOR_H
+#define AGGREGATOR_H
+
+#include <pthread.h>
+
+#include "agg_moe.h"
+#include "sy_engine.h"
+#include "sy_queue.h"
+#include "sy_service.h"
+
+enum { AGG_FORWARD_THREADS = 2, AGG_QUEUE_MAX = 1024, AGG_FORWARD_ROWS_MAX = 16384 };
+
+typedef struct aggregator {
+    sy_model *model;
+    const sy_model_desc *desc;
+    const sy_kernels *kernels;
+    sy_tokenizer *tokenizer;
+    sy_pool *pool;
+    sy_trunk *trunk;
+    sy_router *inproc; /* --router inproc; else NULL */
+    agg_peers *peers;
+    agg_moe_config moe_config;
+    agg_lane engine_lane;
+    sy_engine *engine;
+    sy_service *service;
+
+    sy_queue *admission; /* of agg_job: Generate requests as received */
+    pthread_t admission_thread;
+    int admission_started;
+    sy_queue *forward; /* of agg_job */
+    agg_lane forward_lane[AGG_FORWARD_THREADS];
+    pthread_t forward_thread[AGG_FORWARD_THREADS];
+    int n_forward_threads, n_forward_lanes;
+    int64_t layer_timeout_us;
+
+    pthread_mutex_t
+        ready_mutex; /* guards the two below: the control thread writes, callbacks read */
+    int ready;
+    char not_ready[256];
+} aggregator;
+
+/* A message on its way to a thread that may take its time. */
+typedef struct agg_job {
+    sy_call *call; /* a reference */
+    sy_msg *msg;   /* owned */
+} agg_job;
+/* Queues the message, or ends the call with the reason why not. queue: admission or forward. */
+void agg_job_push(sy_queue *queue, sy_call *call, sy_msg *msg, const char *what);
+void agg_job_free(agg_job *job);
+
+/* SY_ENOTFOUND unless name is "" or the model served here. */
+sy_status agg_check_model(const aggregator *agg, const char *name, sy_error *err);
+
+sy_status agg_generate_open(aggregator *agg, sy_error *err);
+void agg_generate_close(aggregator *agg); /* the server is closed; joins the thread */
+sy_status agg_forward_open(aggregator *agg, sy_error *err);
+void agg_forward_close(aggregator *agg);
+
+/* Callbacks of the methods; ctx is the aggregator. */
+void agg_generate_message(void *ctx, sy_call *call, sy_msg *msg);
+void agg_generate_end(void *ctx, sy_call *call, int cancelled);
+void agg_forward_message(void *ctx, sy_call *call, sy_msg *msg);
+void agg_forward_stream_open(void *ctx, sy_call *call);
+void agg_models_message(void *ctx, sy_call *call, sy_msg *msg);
+
+#endif

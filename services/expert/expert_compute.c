@@ -1,0 +1,384 @@
+/* expert_compute.c - Compute and ComputeStream: queues, the device threads, and the way of a job
+ * through them. A device takes whatever waits for the same layer together, so that weights are read
+ * once for all; it never waits for more to come. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "compute_job.h"
+#include "sy_clock.h"
+#include "sy_fault.h"
+#include "sy_log.h"
+
+enum { ARENA_BYTES_MAX = 1 << 30, IDLE_JOBS_MAX = 64, TOGETHER_MAX = 64 };
+
+/* ---- jobs ---- */
+
+static compute_job *job_take(expert *self)
+{
+    void *item = NULL;
+
+    if (sy_queue_pop(self->idle_jobs, &item, 0) == SY_OK) return item;
+    compute_job *job = calloc(1, sizeof(*job));
+    if (job != NULL) sy_arena_init(&job->arena, ARENA_BYTES_MAX);
+    return job;
+}
+
+static void job_delete(compute_job *job)
+{
+    sy_arena_free(&job->arena);
+    free(job);
+}
+
+static void job_let_go(expert *self, compute_job *job)
+{
+    for (uint32_t g = 0; job->shard != NULL && g < job->request.n_groups; g++)
+        sy_shard_put(self->store, job->shard[g]);
+    job->shard = NULL;
+    sy_buf_unref(job->out);
+    job->out = NULL;
+    sy_msg_free(job->msg);
+    job->msg = NULL;
+    sy_call_pending(job->call, -1);
+    sy_call_unref(job->call);
+    job->call = NULL;
+    sy_arena_reset(&job->arena);
+    if (sy_queue_push(self->idle_jobs, job) != SY_OK) job_delete(job);
+}
+
+/* ---- answers ---- */
+
+static void send_answer(expert *self, compute_job *job, sy_compute_reply *reply,
+                        const sy_error *err, sy_buf *bulk)
+{
+    sy_frame frame;
+
+    if (err->status != SY_OK) sy_metric_add(self->errors, 1);
+    sy_metric_observe_us(self->seconds, sy_clock_us() - job->queued_us);
+    if (err->status != SY_OK && !job->stream) {
+        sy_call_finish(job->call, err);
+        return;
+    }
+    reply->id = job->request.id;
+    reply->status = *err;
+    if (sy_wire_compute_reply_encode(&frame, reply, bulk) != SY_OK) {
+        expert_refuse(job->call, SY_ENOMEM, "no memory for the answer");
+        return;
+    }
+    sy_status st = sy_call_send(job->call, &frame);
+    if (st == SY_ELIMIT)
+        expert_refuse(job->call, st, "the client does not read its answers");
+    else if (!job->stream)
+        sy_call_finish(job->call, NULL);
+}
+
+static void answer_error(expert *self, compute_job *job, const sy_error *err)
+{
+    sy_compute_reply reply = {0};
+
+    send_answer(self, job, &reply, err, NULL);
+}
+
+/* PARTIAL: each token's rows weighted and summed here, in ascending expert id. NULL: no memory. */
+static sy_buf *sum_partial(const expert *self, const compute_job *job)
+{
+    const sy_compute_request *r = &job->request;
+    const size_t hidden = self->desc->hidden;
+    sy_buf *sum = sy_buf_alloc((size_t)r->hidden.rows * hidden * sizeof(float));
+
+    if (sum == NULL) return NULL;
+    memset(sum->data, 0, sum->len);
+    for (uint32_t i = 0; i < r->n_assign; i++)
+        self->kernels->axpy((float *)sum->data + r->row[i] * hidden,
+                            (const float *)job->out->data + i * hidden, r->weight[i], hidden);
+    return sum;
+}
+
+static void answer(expert *self, compute_job *job)
+{
+    const int64_t now_us = sy_clock_us();
+    sy_buf *out = job->request.partial ? sum_partial(self, job) : sy_buf_ref(job->out);
+    sy_compute_reply reply = {.n_faults = job->n_faults,
+                              .fault = job->fault,
+                              .queue_us = (uint32_t)(job->started_us - job->queued_us),
+                              .compute_us = (uint32_t)(now_us - job->started_us),
+                              .batched_requests = atomic_load(&job->batched)};
+    sy_error err = {0};
+
+    sy_error_clear(&err);
+    if (out == NULL || atomic_load(&job->failed) != SY_OK)
+        sy_error_set(&err, SY_ENOMEM, "no memory for %u rows", job->request.n_assign);
+    else
+        reply.output = (sy_rows){
+            SY_F32, job->request.partial ? job->request.hidden.rows : job->request.n_assign,
+            self->desc->hidden, out->data};
+    send_answer(self, job, &reply, &err, out);
+    sy_buf_unref(out);
+}
+
+void job_device_done(expert *self, compute_job *job)
+{
+    if (atomic_fetch_sub(&job->remaining, 1) != 1) return;
+    sy_metric_add(self->rows, job->request.n_assign);
+    answer(self, job);
+    job_let_go(self, job);
+}
+
+/* ---- from bytes to groups ---- */
+
+static sy_status check_request(const expert *self, const sy_compute_request *r, sy_error *err)
+{
+    const sy_model_desc *d = self->desc;
+    sy_status st = expert_check_model(self, r->model, err);
+
+    if (st != SY_OK) return st;
+    if (r->layer >= d->n_layers)
+        return sy_error_set(err, SY_EINVAL, "layer: %u, but the model has %u", r->layer,
+                            d->n_layers);
+    if (r->hidden.cols != d->hidden)
+        return sy_error_set(err, SY_EINVAL, "hidden: %u columns, but the model's hidden size is %u",
+                            r->hidden.cols, d->hidden);
+    if (r->n_assign > EXPERT_ASSIGN_MAX)
+        return sy_error_set(err, SY_ELIMIT, "row: %u rows, at most %d a message", r->n_assign,
+                            EXPERT_ASSIGN_MAX);
+    for (uint32_t g = 0; g < r->n_groups; g++)
+        if (r->expert[g] >= d->n_experts)
+            return sy_error_set(err, SY_EINVAL, "expert: %u, but the model has %u", r->expert[g],
+                                d->n_experts);
+    if (r->partial && r->weight == NULL)
+        return sy_error_set(err, SY_EINVAL, "weight: PARTIAL needs one a row");
+    return SY_OK;
+}
+
+static sy_status widen_rows(const expert *self, compute_job *job)
+{
+    const sy_rows *h = &job->request.hidden;
+    const size_t n = (size_t)h->rows * self->desc->hidden;
+
+    job->x = h->data;
+    if (h->dtype == SY_F32) return SY_OK;
+    float *wide = sy_arena_alloc(&job->arena, n * sizeof(float));
+    if (wide == NULL) return SY_ENOMEM;
+    sy_dtype_widen(wide, h->data, h->dtype, n);
+    job->x = wide;
+    return SY_OK;
+}
+
+static sy_status check_rows(const expert *self, const compute_job *job, sy_error *err)
+{
+    const size_t hidden = self->desc->hidden;
+
+    for (uint32_t t = 0; t < job->request.hidden.rows; t++)
+        if (!self->kernels->all_finite(job->x + t * hidden, hidden)) {
+            sy_error_set(err, SY_EINVAL, "hidden: row %u holds a NaN or an infinity", t);
+            sy_error_where(err, "ROW_NOT_FINITE", (int32_t)job->request.layer, -1, NULL);
+            return SY_EINVAL;
+        }
+    return SY_OK;
+}
+
+static void add_fault(const expert *self, compute_job *job, uint32_t group)
+{
+    const sy_compute_request *r = &job->request;
+    sy_shard_fault *fault = &job->fault[job->n_faults++];
+
+    fault->expert = r->expert[group];
+    sy_error_clear(&fault->status);
+    sy_error_set(&fault->status, SY_EUNAVAILABLE, "layer %u expert %u is not resident on %s",
+                 r->layer, r->expert[group], self->node);
+    sy_error_where(&fault->status, "SHARD_NOT_RESIDENT", (int32_t)r->layer, r->expert[group],
+                   self->node);
+}
+
+/* Takes references to the shards; what is not in memory becomes a fault and its rows zeros. */
+static sy_status find_shards(expert *self, compute_job *job, uint32_t *devices)
+{
+    const sy_compute_request *r = &job->request;
+    const size_t hidden = self->desc->hidden;
+
+    job->shard = sy_arena_calloc(&job->arena, r->n_groups + 1, sizeof(*job->shard));
+    job->group_device = sy_arena_calloc(&job->arena, r->n_groups + 1, 1);
+    job->fault = sy_arena_calloc(&job->arena, r->n_groups + 1, sizeof(*job->fault));
+    job->out = sy_buf_alloc(SY_MAX((size_t)r->n_assign * hidden * sizeof(float), (size_t)1));
+    if (job->shard == NULL || job->group_device == NULL || job->fault == NULL || job->out == NULL)
+        return SY_ENOMEM;
+    *devices = 0;
+    for (uint32_t g = 0; g < r->n_groups; g++) {
+        const uint32_t begin = g == 0 ? 0 : r->group_end[g - 1];
+        const uint32_t index = r->layer * self->desc->n_experts + r->expert[g];
+        job->shard[g] = sy_shard_get(self->store, r->layer, r->expert[g]);
+        job->group_device[g] = atomic_load(&self->residency.device[index]);
+        if (job->shard[g] == NULL || job->group_device[g] >= self->n_devices) {
+            memset((float *)job->out->data + begin * hidden, 0,
+                   (r->group_end[g] - begin) * hidden * sizeof(float));
+            add_fault(self, job, g);
+            job->group_device[g] = EXPERT_NO_DEVICE;
+        } else {
+            *devices |= 1u << job->group_device[g];
+        }
+    }
+    return SY_OK;
+}
+
+uint32_t job_prepare(expert *self, compute_job *job)
+{
+    sy_error err = {0};
+    uint32_t devices = 0;
+    size_t n;
+    const sy_iov *iov = sy_msg_iov(job->msg, &n);
+
+    sy_error_clear(&err);
+    job->started_us = sy_clock_us();
+    job->n_faults = 0;
+    job->request = (sy_compute_request){0};
+    sy_status st = sy_wire_compute_request_decode(&job->request, &job->arena, iov, n, &err);
+    if (st != SY_OK) job->request = (sy_compute_request){.id = sy_wire_peek_id(iov, n)};
+    if (st == SY_OK) st = check_request(self, &job->request, &err);
+    if (st == SY_OK && sy_fault_hit("expert.compute"))
+        st = sy_error_set(&err, SY_EUNAVAILABLE, "injected fault");
+    if (st == SY_OK && widen_rows(self, job) != SY_OK)
+        st = sy_error_set(&err, SY_ENOMEM, "no memory for the rows");
+    if (st == SY_OK) st = check_rows(self, job, &err);
+    if (st == SY_OK && find_shards(self, job, &devices) != SY_OK)
+        st = sy_error_set(&err, SY_ENOMEM, "no memory for %u rows", job->request.n_assign);
+    job->decoded = 1;
+    atomic_store(&job->failed, SY_OK);
+    atomic_store(&job->batched, 0);
+    if (st != SY_OK)
+        answer_error(self, job, &err);
+    else if (devices == 0)
+        answer(self, job);
+    if (st == SY_OK && devices != 0) return devices;
+    job_let_go(self, job);
+    return 0;
+}
+
+/* ---- device threads ---- */
+
+static int any_job(const void *item, void *arg)
+{
+    (void)item;
+    (void)arg;
+    return 1;
+}
+
+/* Decodes a job that came from the network and shows it to the other devices it needs; 1 when this
+ * device has a part. */
+static int admit(expert_device *device, compute_job *job)
+{
+    expert *self = device->expert;
+
+    if (job->decoded) return 1; /* another device sent it here */
+    const uint32_t devices = job_prepare(self, job);
+    if (devices == 0) return 0;
+    atomic_store(&job->remaining, __builtin_popcount(devices));
+    for (uint32_t d = 0; d < self->n_devices; d++) {
+        if (d == device->index || !(devices & 1u << d)) continue;
+        if (sy_queue_push(self->device[d].queue, job) == SY_OK) continue;
+        atomic_store(&job->failed, SY_ELIMIT);
+        job_device_done(self, job); /* this device still holds a share, so the job lives on */
+    }
+    return (devices & 1u << device->index) != 0;
+}
+
+/* Puts the jobs of the first one's layer in front; returns how many. */
+static size_t same_layer_first(compute_job **job, size_t n)
+{
+    size_t front = 1;
+
+    for (size_t i = 1; i < n; i++) {
+        if (job[i]->request.layer != job[0]->request.layer) continue;
+        compute_job *moved = job[i];
+        memmove(job + front + 1, job + front, (i - front) * sizeof(*job));
+        job[front++] = moved;
+    }
+    return front;
+}
+
+static void *device_main(void *arg)
+{
+    expert_device *device = arg;
+    expert *self = device->expert;
+    batch_scratch scratch = {0};
+    compute_job *mine[TOGETHER_MAX];
+    size_t n = 0;
+
+    sy_arena_init(&scratch.arena, ARENA_BYTES_MAX);
+    for (;;) {
+        void *item[TOGETHER_MAX];
+        size_t n_new = 0;
+        if (n == 0) {
+            if (sy_queue_pop(device->queue, &item[0], SY_NEVER_US) != SY_OK) break;
+            n_new = 1;
+        }
+        n_new += sy_queue_take_matching(device->queue, item + n_new, TOGETHER_MAX - n - n_new,
+                                        any_job, NULL);
+        for (size_t i = 0; i < n_new; i++)
+            if (admit(device, item[i])) mine[n++] = item[i];
+        if (n == 0) continue;
+        const size_t together = same_layer_first(mine, n);
+        batch_compute(device, mine, together, &scratch);
+        for (size_t i = 0; i < together; i++) job_device_done(self, mine[i]);
+        n -= together;
+        memmove(mine, mine + together, n * sizeof(*mine));
+    }
+    sy_shard_scratch_free(&scratch.shard);
+    sy_arena_free(&scratch.arena);
+    return NULL;
+}
+
+/* ---- the loop's callbacks ---- */
+
+void compute_message(void *ctx, sy_call *call, sy_msg *msg)
+{
+    expert *self = ctx;
+    compute_job *job = job_take(self);
+
+    if (job == NULL) {
+        expert_refuse(call, SY_ENOMEM, "no memory for the request");
+        return;
+    }
+    job->call = sy_call_ref(call);
+    job->msg = sy_msg_take(msg);
+    job->stream = sy_call_user(call) != NULL;
+    job->decoded = 0;
+    job->queued_us = sy_clock_us();
+    sy_call_pending(call, 1);
+    sy_metric_add(self->messages, 1);
+    if (sy_queue_push(self->device[0].queue, job) == SY_OK) return;
+    expert_refuse(call, SY_ELIMIT, "1024 messages wait already, which is the limit");
+    job_let_go(self, job);
+}
+
+void compute_stream_open(void *ctx, sy_call *call)
+{
+    sy_call_set_user(call, ctx); /* tells streams from unary calls */
+}
+
+sy_status compute_open(expert *self, sy_error *err)
+{
+    sy_status st = sy_queue_open(&self->idle_jobs, IDLE_JOBS_MAX);
+
+    for (uint32_t d = 0; st == SY_OK && d < self->n_devices; d++)
+        st = sy_queue_open(&self->device[d].queue, EXPERT_QUEUE_MAX);
+    if (st != SY_OK) return sy_error_set(err, st, "no memory for the queues");
+    for (uint32_t d = 0; d < self->n_devices; d++) {
+        if (pthread_create(&self->device[d].thread, NULL, device_main, &self->device[d]) != 0)
+            return sy_error_set(err, SY_EIO, "no thread for %s", self->device[d].name);
+        self->device[d].started = 1;
+    }
+    return SY_OK;
+}
+
+void compute_close(expert *self)
+{
+    void *item;
+
+    for (uint32_t d = 0; d < self->n_devices; d++)
+        if (self->device[d].queue != NULL) sy_queue_close(self->device[d].queue);
+    for (uint32_t d = 0; d < self->n_devices; d++)
+        if (self->device[d].started) pthread_join(self->device[d].thread, NULL);
+    for (uint32_t d = 0; d < self->n_devices; d++) sy_queue_free(self->device[d].queue);
+    if (self->idle_jobs == NULL) return;
+    while (sy_queue_pop(self->idle_jobs, &item, 0) == SY_OK) job_delete(item);
+    sy_queue_free(self->idle_jobs);
+}
