@@ -35,25 +35,23 @@ endif()
 function(sy_library name)
     cmake_parse_arguments(ARG "" "" "DEPS;EXTERNAL" ${ARGN})
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
-    if(NOT sources) # BOOTSTRAP
-        file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/empty.c "") # BOOTSTRAP
-        set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.c) # BOOTSTRAP
-    endif() # BOOTSTRAP
     add_library(sy_${name} STATIC ${sources})
     target_include_directories(sy_${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
     list(TRANSFORM ARG_DEPS PREPEND sy_)
     target_link_libraries(sy_${name} PUBLIC ${ARG_DEPS} PRIVATE sy_flags ${ARG_EXTERNAL})
 endfunction()
 
-# sy_program(NAME OUTPUT [DEPS lib...] [EXTERNAL target...]): the folder's *.c as an executable.
+# sy_program(NAME [DEPS lib...] [EXTERNAL target...]): the folder's *.c as an executable. All but *main.c is a library of
+# its own, NAME_parts, so that tests can take the program apart.
 function(sy_program name)
     cmake_parse_arguments(ARG "" "" "DEPS;EXTERNAL" ${ARGN})
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
-    if(NOT sources) # BOOTSTRAP
-        return() # BOOTSTRAP
-    endif() # BOOTSTRAP
-    add_executable(${name} ${sources})
-    target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    file(GLOB main CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*main.c)
+    list(REMOVE_ITEM sources ${main})
     list(TRANSFORM ARG_DEPS PREPEND sy_)
-    target_link_libraries(${name} PRIVATE sy_flags ${ARG_DEPS} ${ARG_EXTERNAL})
+    add_library(${name}_parts STATIC ${sources})
+    target_include_directories(${name}_parts PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+    target_link_libraries(${name}_parts PUBLIC ${ARG_DEPS} PRIVATE sy_flags ${ARG_EXTERNAL})
+    add_executable(${name} ${main})
+    target_link_libraries(${name} PRIVATE ${name}_parts sy_flags)
 endfunction()
