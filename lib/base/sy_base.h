@@ -13,14 +13,14 @@
 #define SY_CACHE_LINE        64
 
 /* Jumps to `out` with the failure in `st`, which the function declares. */
-#define SY_TRY(call)                                                                               \
-    do {                                                                                           \
-        st = (call);                                                                               \
-        if (st != SY_OK) goto out;                                                                 \
+#define SY_TRY(call)               \
+    do {                           \
+        st = (call);               \
+        if (st != SY_OK) goto out; \
     } while (0)
 
-/* A programmer's mistake: says where and aborts, in release builds too. Nothing that arrives from the network, a file
- * or an operator may reach it. */
+/* A programmer's mistake: says where and aborts, in release builds too. Nothing that arrives from
+ * the network, a file or an operator may reach it. */
 #define SY_ASSERT(cond) ((cond) ? (void)0 : sy_assert_failed(#cond, __FILE__, __LINE__))
 _Noreturn void sy_assert_failed(const char *cond, const char *file, int line);
 

@@ -1,4 +1,5 @@
-/* sy_clock.h - time. Deadlines are monotonic microseconds; wall time is only for people and leases. Any thread. */
+/* sy_clock.h - time. Deadlines are monotonic microseconds; wall time is only for people and leases.
+ * Any thread. */
 #ifndef SY_CLOCK_H
 #define SY_CLOCK_H
 

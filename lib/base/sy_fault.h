@@ -1,5 +1,6 @@
-/* sy_fault.h - named places where tests make things go wrong. Off unless SY_FAULT is set in the environment:
- * SY_FAULT="expert.compute:3,router.reply:always" - the third pass fails, or every pass. One relaxed load when off. */
+/* sy_fault.h - named places where tests make things go wrong. Off unless SY_FAULT is set in the
+ * environment: SY_FAULT="expert.compute:3,router.reply:always" - the third pass fails, or every
+ * pass. One relaxed load when off. */
 #ifndef SY_FAULT_H
 #define SY_FAULT_H
 

@@ -84,9 +84,11 @@ const sy_model_desc *sy_model_describe(const sy_model *model);
 const sy_tensor *sy_model_tensor(const sy_model *model, sy_role role, uint32_t layer,
                                  uint32_t expert);
 size_t sy_model_tensor_count(const sy_model *model);
-const sy_tensor *sy_model_tensor_at(const sy_model *model, size_t i); /* by name; NULL past the end */
-uint64_t sy_model_bytes(const sy_model *model);        /* all tensors */
-uint64_t sy_model_expert_bytes(const sy_model *model); /* one expert of one layer, as stored; the largest */
+const sy_tensor *sy_model_tensor_at(const sy_model *model,
+                                    size_t i);  /* by name; NULL past the end */
+uint64_t sy_model_bytes(const sy_model *model); /* all tensors */
+uint64_t sy_model_expert_bytes(
+    const sy_model *model); /* one expert of one layer, as stored; the largest */
 /* FNV-1a 64 over the configuration's bytes and every tensor's name, type, shape (not the data):
  * tells checkpoints of other structure apart at once. */
 uint64_t sy_model_structure_hash(const sy_model *model);

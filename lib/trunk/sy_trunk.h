@@ -57,7 +57,8 @@ void sy_trunk_ws_close(sy_trunk_ws *ws); /* accepts NULL */
  * residual stream. */
 void sy_trunk_begin(const sy_trunk *trunk, sy_trunk_ws *ws, float *x,
                     const sy_batch *batch); /* x = embedding; angles */
-/* Again for a batch that lost rows between layers: x is the caller's to compact, the angles follow here. */
+/* Again for a batch that lost rows between layers: x is the caller's to compact, the angles follow
+ * here. */
 void sy_trunk_rebatch(const sy_trunk *trunk, sy_trunk_ws *ws, const sy_batch *batch);
 void sy_trunk_attention(const sy_trunk *trunk, sy_trunk_ws *ws, sy_kv *kv, uint32_t layer, float *x,
                         const sy_batch *batch); /* x += Attn(Norm1(x)); writes KV */

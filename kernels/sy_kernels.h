@@ -1,0 +1,91 @@
+/* sy_kernels.h - the arithmetic, as one table of operations. Plain pointers and shapes: no
+ * allocation, no logging, no locks; any thread. Every implementation gives the bits of the scalar
+ * reference (`ref`), for every operation and size:
+ *
+ *  matmul    each output element is one chain of fused multiply-adds over k = 0, 1, 2, ... in fp32,
+ * starting from +0. Vector lanes lie across output columns, never across k: batch, tile, thread
+ * count and vector width do not show. sums      (dot, sum of squares, softmax's sum) use 16 partial
+ * sums: element i goes to partial i % 16, in order of i; then the partials are added pairwise: p[j]
+ * += p[j+8], then j+4, j+2, j+1. exp       one polynomial, the same steps with fused multiply-adds
+ * everywhere; division and square root are IEEE.
+ *
+ * Weights are packed at load into column panels: SY_PANEL output columns side by side,
+ * [ceil(N/16)][K][16] elements of the stored type, padded with zeros, so a step over k reads one
+ * line. bf16 panels store columns in the order 0 8 1 9 2 10 ... 7 15 (a shift and a mask then widen
+ * a line into two registers in order); f16 and f32 panels store them in order. Panels are read-only
+ * once packed. */
+#ifndef SY_KERNELS_H
+#define SY_KERNELS_H
+
+#include "sy_dtype.h"
+#include "sy_status.h"
+
+#define SY_PANEL 16
+
+/* A packed weight matrix, y[N] = W[N,K] x[K]. data: 64-byte aligned, sy_panels_bytes long, owned by
+ * whoever packed it. */
+typedef struct sy_panels {
+    const void *data;
+    sy_dtype dtype;
+    uint32_t n; /* outputs */
+    uint32_t k; /* inputs */
+} sy_panels;
+
+size_t sy_panels_count(uint32_t n);                             /* ceil(n / SY_PANEL) */
+size_t sy_panels_bytes(sy_dtype dtype, uint32_t n, uint32_t k); /* 0 on overflow or a bad dtype */
+/* Packs panels [begin, end) of src, [n,k] row-major of dtype with any alignment, into dst (the
+ * start of the whole packed matrix). Panels are independent: threads may pack different ones. */
+void sy_panels_pack(void *dst, const void *src, sy_dtype dtype, uint32_t n, uint32_t k,
+                    size_t begin, size_t end);
+float sy_panels_at(const sy_panels *w, uint32_t n,
+                   uint32_t k); /* one element, widened: for tests and tools */
+
+typedef struct sy_kernels {
+    const char *name; /* "ref", "avx2", "avx512" */
+
+    /* y[t*y_stride + n] = sum over k of x[row(t)*x_stride + k] * W[n,k], for t in [0,T) and the
+     * columns n < w->n of panels [begin, end). row(t) is x_row[t], or t when x_row is NULL. Strides
+     * in floats. y and x do not overlap. T may be 0. */
+    void (*matmul)(float *y, size_t y_stride, const float *x, size_t x_stride,
+                   const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin, size_t end);
+    /* h[i] = g[i] / (1 + exp(-g[i])) * u[i]: the quotient rounds, then the product. h may be g or
+     * u. */
+    void (*swiglu)(float *h, const float *g, const float *u, size_t n);
+    /* y[i] = w[i] * (x[i] * r), r = 1 / sqrt(sum(x^2)/n + eps). y may be x. */
+    void (*rmsnorm)(float *y, const float *x, const float *w, float eps, size_t n);
+    /* x[i] = exp(x[i] - max) / sum. n >= 1, no NaN (a NaN anywhere makes every result NaN). */
+    void (*softmax)(float *x, size_t n);
+    float (*dot)(const float *a, const float *b, size_t n);
+    void (*axpy)(float *y, const float *x, float a, size_t n); /* y[i] = fma(a, x[i], y[i]) */
+    void (*add)(float *y, const float *x, size_t n);           /* y[i] += x[i] */
+    /* Rotates pairs (i, i+half): x[i] = x[i]*c[i] - x[i+half]*s[i], x[i+half] = x[i+half]*c[i] +
+     * x[i]*s[i]; each product rounds, then the sum. */
+    void (*rope)(float *x, const float *c, const float *s, size_t half);
+    /* Attention over one run of keys that lie in memory one after another. score[j] = scale *
+     * dot(q, k + j*k_stride). */
+    void (*attn_scores)(float *score, const float *q, const float *k, size_t k_stride,
+                        size_t n_keys, size_t head_dim, float scale);
+    /* o[d] = fma(p[j], v[j*v_stride + d], o[d]) for j ascending: call run after run, o zeroed
+     * before the first. */
+    void (*attn_values)(float *o, const float *p, const float *v, size_t v_stride, size_t n_keys,
+                        size_t head_dim);
+    /* Index of the largest of n >= 1 values; ties to the lower index; NaN never wins (all NaN: 0).
+     */
+    size_t (*argmax)(const float *x, size_t n);
+    /* exp(x[i]), the one implementation; y may be x. Inputs below -87.34 give +0, above 88.72
+     * +infinity, NaN stays NaN. */
+    void (*vexp)(float *y, const float *x, size_t n);
+    int (*all_finite)(const float *x, size_t n); /* 1 when no NaN or infinity; n = 0: 1 */
+} sy_kernels;
+
+size_t sy_kernels_count(void); /* implementations that this machine can run; ref is the first */
+const sy_kernels *sy_kernels_at(size_t i); /* i < count */
+const sy_kernels *sy_kernels_best(
+    void); /* the last one; SWITCHYARD_KERNELS in the environment forces by name */
+const sy_kernels *sy_kernels_find(
+    const char *name); /* NULL: unknown, or this machine cannot run it */
+/* sy_kernels_best, or the one named (NULL or "auto": best). SY_EINVAL with the names that would do.
+ */
+SY_MUST_USE sy_status sy_kernels_choose(const sy_kernels **out, const char *name, sy_error *err);
+
+#endif

@@ -1,0 +1,69 @@
+/* sy_panels.c - the packed form of weight matrices: its size, packing, and reading one element
+ * back. */
+#include "sy_kernels.h"
+
+#include <string.h>
+
+#include "ref/sy_ref.h"
+
+size_t sy_panels_count(uint32_t n)
+{
+    return n / SY_PANEL + (n % SY_PANEL != 0);
+}
+
+size_t sy_panels_bytes(sy_dtype dtype, uint32_t n, uint32_t k)
+{
+    size_t bytes;
+
+    if (__builtin_mul_overflow(sy_panels_count(n), (size_t)k, &bytes) ||
+        __builtin_mul_overflow(bytes, SY_PANEL * sy_dtype_bytes(dtype), &bytes)) {
+        return 0;
+    }
+    return bytes;
+}
+
+/* Elements of a constant size become plain moves; the source may have any alignment. */
+static inline __attribute__((always_inline)) void pack_panel(uint8_t *dst, const uint8_t *src,
+                                                             sy_dtype dtype, size_t item_bytes,
+                                                             size_t n_columns, size_t k)
+{
+    const size_t line_bytes = SY_PANEL * item_bytes;
+
+    if (n_columns < SY_PANEL) memset(dst, 0, k * line_bytes);
+    for (size_t i = 0; i < k; i++) {
+        for (size_t c = 0; c < n_columns; c++) {
+            memcpy(dst + i * line_bytes + sy_panel_position(dtype, c) * item_bytes,
+                   src + (c * k + i) * item_bytes, item_bytes);
+        }
+    }
+}
+
+void sy_panels_pack(void *dst, const void *src, sy_dtype dtype, uint32_t n, uint32_t k,
+                    size_t begin, size_t end)
+{
+    const size_t row_bytes = k * sy_dtype_bytes(dtype);
+
+    for (size_t panel = begin; panel < end; panel++) {
+        const size_t column = panel * SY_PANEL;
+        const size_t n_columns = SY_MIN(SY_PANEL, n - column);
+        const uint8_t *from = (const uint8_t *)src + column * row_bytes;
+        uint8_t *to = (uint8_t *)dst + column * row_bytes;
+        switch (dtype) {
+        case SY_BF16: pack_panel(to, from, SY_BF16, 2, n_columns, k); break;
+        case SY_F16: pack_panel(to, from, SY_F16, 2, n_columns, k); break;
+        case SY_F32: pack_panel(to, from, SY_F32, 4, n_columns, k); break;
+        case SY_DTYPE_NONE: break;
+        }
+    }
+}
+
+float sy_panels_at(const sy_panels *w, uint32_t n, uint32_t k)
+{
+    const size_t line = n / SY_PANEL * (size_t)w->k + k;
+    const size_t item = line * SY_PANEL + sy_panel_position(w->dtype, n % SY_PANEL);
+    float value;
+
+    SY_ASSERT(n < w->n && k < w->k);
+    sy_dtype_widen(&value, (const uint8_t *)w->data + item * sy_dtype_bytes(w->dtype), w->dtype, 1);
+    return value;
+}
