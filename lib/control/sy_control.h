@@ -42,7 +42,8 @@ typedef struct sy_control_config {
     int64_t lease_us; /* lease time to live, renewed at a third. 0: 5 s */
     const char *http; /* "127.0.0.1:9100", "127.0.0.1:0", "unix:/path"; NULL: no HTTP port */
     /* Of the callbacks, which must not block for long. They run on the loop thread, but for `ready`
-     * and `http_get`: those run on the HTTP thread, at the same time as others. */
+     * and `http_get`: those run on the HTTP thread, at the same time as others. Each may run
+     * before sy_control_open has returned. */
     void *ctx;
     /* A new snapshot is in force; borrowed, sy_snapshot_ref to keep. Never called with the same
      * epoch twice. */

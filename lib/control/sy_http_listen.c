@@ -65,7 +65,7 @@ static sy_status listen_unix(sy_listener *out, const char *address, sy_error *er
                             "bytes",
                             address, sizeof(out->path) - 1);
     }
-    strcpy(out->path, path);
+    memcpy(out->path, path, strlen(path) + 1);
     memcpy(name.sun_path, out->path, SY_MIN(sizeof(name.sun_path), sizeof(out->path)));
     error = remove_stale(&name);
     if (error != 0) return fail(error, address, err);
@@ -113,7 +113,7 @@ static int listen_at(const struct addrinfo *at)
 
 static int port_of(int fd)
 {
-    struct sockaddr_storage name;
+    struct sockaddr_storage name = {0};
     struct sockaddr_in v4;
     struct sockaddr_in6 v6;
     socklen_t n = sizeof(name);

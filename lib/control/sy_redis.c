@@ -37,8 +37,7 @@
 
 typedef enum redis_state { WAITING, RESOLVING, CONNECTING, LOGGING_IN, UP, CLOSED } redis_state;
 
-/* One attempt: a socket and a parser. It outlives being dropped until libuv has closed the socket.
- */
+/* One attempt: a socket and a parser. Once dropped, it lives until libuv has closed the socket. */
 typedef struct attempt {
     union {
         uv_handle_t handle;
@@ -72,8 +71,8 @@ struct sy_redis {
     int n_login_left; /* answers of the login */
     int is_subscribed;
     uint32_t n_failures; /* in a row */
-    int64_t entered_us;  /* the state WAITING for time-outs of CONNECTING and LOGGING_IN: its end */
-    int64_t down_us;     /* since when there is no connection; 0: never had one */
+    int64_t started_us;  /* this attempt's CONNECTING */
+    int64_t down_us;     /* when the last connection was lost; 0: never had one, never missed one */
     int64_t heard_us, pinged_us;
     int is_outage_logged;
     _Atomic int64_t logged_us;
@@ -413,7 +412,7 @@ static void connect_to(sy_redis *self, const struct sockaddr *address)
         return;
     }
     uv_timer_start(&self->timer, check_time, TICK_MS, TICK_MS);
-    self->entered_us = sy_clock_us();
+    self->started_us = sy_clock_us();
     if (address == NULL) {
         uv_pipe_connect(&self->attempt->connect, &self->attempt->socket.pipe,
                         self->config.address->path, on_connected);
@@ -507,7 +506,7 @@ static void check_time(uv_timer_t *timer)
     int64_t waited_us;
 
     if (self->state == CONNECTING || self->state == LOGGING_IN) {
-        if (now_us - self->entered_us > CONNECT_US) drop(self, "it does not answer");
+        if (now_us - self->started_us > CONNECT_US) drop(self, "it does not answer");
         return;
     }
     if (self->is_subscribed) {

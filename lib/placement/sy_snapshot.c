@@ -109,6 +109,7 @@ static sy_status intern(uint32_t *id, sy_snapshot *self, index_table *table,
     if (self->n_lists == self->list_capacity && grow_lists(self, table) != SY_OK) {
         return SY_ENOMEM;
     }
+    SY_ASSERT(table->slot != NULL);
     slot = find_slot(self, table, list);
     if (*slot == 0) {
         self->list[self->n_lists++] = *list;

@@ -23,7 +23,7 @@
 #define BACKOFF_MAX_US_DEFAULT 2000000
 #define KEEPALIVE_US_DEFAULT   5000000
 #define ATTEMPT_US_MAX         10000000 /* an opening that hangs is thrown away and begun anew */
-#define STEADY_US              1000000 /* a stream that lived so long was a good one: back-off starts afresh */
+#define STEADY_US              1000000 /* a stream that lived so long was a good one: back-off restarts */
 #define WARN_EVERY_US          10000000
 
 enum peer_state { PEER_IDLE, PEER_CONNECTING, PEER_UP, PEER_BACKOFF };
@@ -189,8 +189,8 @@ static void on_ready(void *ctx, rpc_stream *stream)
 static void lost_error(const sy_peer *peer, const sy_error *cause, sy_error *err)
 {
     sy_error_clear(err);
-    sy_error_set(err, SY_EUNAVAILABLE, "peer %s at %s: stream lost: %s%s%s", peer->config.name,
-                 peer->config.address,
+    sy_error_set(err, SY_EUNAVAILABLE, "peer %s at %s: %s: %s%s%s", peer->config.name,
+                 peer->config.address, peer->state == PEER_UP ? "stream lost" : "no stream",
                  cause->status == SY_OK ? "ended by the peer" : sy_status_name(cause->status),
                  cause->message[0] != '\0' ? ": " : "", cause->message);
     sy_error_where(err, "PEER_UNREACHABLE", -1, -1, peer->config.name);

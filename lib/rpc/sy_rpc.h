@@ -26,10 +26,10 @@ SY_MUST_USE sy_status sy_loop_post(sy_loop *loop, void (*fn)(void *arg), void *a
 /* ---- messages in ---- */
 typedef struct sy_msg sy_msg;
 size_t sy_msg_len(const sy_msg *msg);
-const sy_iov *sy_msg_iov(const sy_msg *msg,
-                         size_t *n); /* pieces cut anywhere; live as long as the message */
-sy_msg *sy_msg_take(sy_msg *msg);    /* keeps a callback's message; end with sy_msg_free */
-void sy_msg_free(sy_msg *msg);       /* accepts NULL */
+/* Pieces cut anywhere; they live as long as the message. */
+const sy_iov *sy_msg_iov(const sy_msg *msg, size_t *n);
+sy_msg *sy_msg_take(sy_msg *msg); /* keeps a callback's message; end with sy_msg_free */
+void sy_msg_free(sy_msg *msg);    /* accepts NULL */
 
 /* ---- server ---- */
 typedef struct sy_server sy_server;
@@ -62,8 +62,7 @@ typedef struct sy_server_config {
     size_t n_service_names;
     size_t message_bytes_max; /* past it: RESOURCE_EXHAUSTED. 0: 64 MiB */
     size_t calls_max; /* concurrent calls; past it RESOURCE_EXHAUSTED with the limit. 0: 1024 */
-    size_t send_queue_max; /* messages waiting in one call; past it sy_call_send gives SY_ELIMIT. 0:
-                              256 */
+    size_t send_queue_max; /* waiting in one call; past it sy_call_send gives SY_ELIMIT. 0: 256 */
     int64_t send_stall_us; /* a client that takes nothing for so long is cancelled. 0: 60 s */
     /* Bytes of a google.rpc.Status for grpc-status-details-bin (lib/wire has it); NULL: none are
      * sent. Returns the length written to out, 0 for none. */
@@ -98,7 +97,10 @@ size_t sy_call_queued(const sy_call *call); /* messages not yet taken by the tra
 /* Ends the call after what is queued: OK when err is NULL or SY_OK. Later sends fail. Once only;
  * more are ignored. */
 void sy_call_finish(sy_call *call, const sy_error *err);
-/* Requests being worked on for this call: keeps a draining stream open until they are answered. */
+/* Requests being worked on for this call: keeps a draining stream open until they are answered, and
+ * past 64 stops reading more of a stream. At a drain, a stream with client_streams and nothing
+ * pending ends with OK, one with server_streams only with UNAVAILABLE: a generation holds one, so
+ * that it may finish; a watch holds none. */
 void sy_call_pending(sy_call *call, int delta);
 
 /* ---- peers: a channel with one long-lived bidirectional stream ---- */
@@ -115,12 +117,11 @@ typedef struct sy_peer_config {
     size_t window_max; /* requests in flight; past it sy_peer_send gives SY_ELIMIT. 0: 1024 */
     int64_t backoff_min_us, backoff_max_us; /* between connection attempts. 0: 50 ms, 2 s */
     int64_t keepalive_us; /* a silent peer is given up after about twice this. 0: 5 s */
-    uint64_t (*reply_id)(
-        const sy_iov *iov,
-        size_t n); /* correlation id of a reply; 0: unreadable, which ends the stream */
+    /* Correlation id of a reply; 0: unreadable, which ends the stream. */
+    uint64_t (*reply_id)(const sy_iov *iov, size_t n);
     void *ctx;
-    void (*on_state)(void *ctx, sy_peer *peer,
-                     int up); /* stream up or down; NULL: not interested */
+    /* Stream up or down; NULL: not interested. */
+    void (*on_state)(void *ctx, sy_peer *peer, int up);
     void (*on_watch)(void *ctx, sy_peer *peer, sy_msg *msg);
 } sy_peer_config;
 
@@ -134,8 +135,8 @@ void sy_peer_close(sy_peer *peer);
 int sy_peer_up(const sy_peer *peer);
 const char *sy_peer_name(const sy_peer *peer);
 const char *sy_peer_address(const sy_peer *peer);
-size_t sy_peer_outstanding(
-    const sy_peer *peer); /* requests in flight: what the choice of two compares */
+/* Requests in flight: what the choice of two compares. */
+size_t sy_peer_outstanding(const sy_peer *peer);
 
 /* One answer: msg is borrowed for the call, or NULL with the reason in err (EUNAVAILABLE: stream
  * lost; ECANCELLED). */
@@ -173,7 +174,9 @@ void sy_fanout_wait(sy_fanout *fanout, int64_t deadline_us);
 size_t sy_fanout_count(const sy_fanout *fanout);
 const sy_fanout_slot *sy_fanout_at(const sy_fanout *fanout, size_t slot);
 
-/* ---- blocking client calls: for tools and tests, not for the data plane ---- */
+/* ---- blocking client calls: for tools and tests, not for the data plane ----
+ * Nothing runs between calls: a client that has been idle learns only from its next call that the
+ * server went, and that call fails with SY_EUNAVAILABLE. */
 typedef struct sy_client sy_client;
 typedef struct sy_client_call sy_client_call;
 SY_MUST_USE sy_status sy_client_open(sy_client **out, const char *address, size_t message_bytes_max,
@@ -185,11 +188,11 @@ SY_MUST_USE sy_status sy_client_start(sy_client_call **out, sy_client *client, c
                                       sy_frame *request, int64_t deadline_us, int wait_for_ready,
                                       sy_error *err);
 /* The next reply; *msg is the caller's. *msg NULL with SY_OK: the stream ended with status OK.
- * Otherwise the call's status and text, with details (grpc-status-details-bin) copied to *details
- * (may be NULL; cap bytes, *n set). */
+ * Otherwise the call's status and text. */
 SY_MUST_USE sy_status sy_client_next(sy_client_call *call, sy_msg **msg, sy_error *err);
-size_t sy_client_details(const sy_client_call *call, void *out,
-                         size_t cap);        /* after a failure; 0: none */
+/* After a failure: copies grpc-status-details-bin, returns its length; 0: none, or it is longer
+ * than cap. */
+size_t sy_client_details(const sy_client_call *call, void *out, size_t cap);
 void sy_client_cancel(sy_client_call *call); /* any thread */
 void sy_client_end(sy_client_call *call);    /* cancels if still running, frees; accepts NULL */
 

@@ -22,7 +22,7 @@ struct sy_service {
     char name[SY_NODE_BYTES];
     sy_loop *loop;
     sy_server *server;
-    sy_control *control;
+    _Atomic(sy_control *) control; /* callbacks may run before sy_control_open has returned */
     sy_metric *ready_metric;
     atomic_int draining;
     /* Control thread only. */
@@ -33,6 +33,8 @@ struct sy_service {
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     int signal;
+    char why[256]; /* why it is not ready, "" when it is: the control thread's last answer, for
+                      probes */
 };
 
 void sy_service_init(void)
@@ -135,13 +137,19 @@ static void announce(sy_service *service, const char *state)
     service->announced = 1;
 }
 
+/* The program's own answer, asked on the control thread only; probes get the last one. */
 static int ask_ready(sy_service *service, sy_strbuf *why)
 {
-    if (atomic_load(&service->draining)) {
-        sy_strbuf_puts(why, "shutting down");
-        return 0;
-    }
-    return service->config.ready == NULL || service->config.ready(service->config.control.ctx, why);
+    const int ready =
+        service->config.ready == NULL || service->config.ready(service->config.control.ctx, why);
+
+    pthread_mutex_lock(&service->mutex);
+    snprintf(service->why, sizeof(service->why), "%s",
+             ready          ? ""
+             : why->len > 0 ? why->data
+                            : "not ready");
+    pthread_mutex_unlock(&service->mutex);
+    return ready;
 }
 
 static void check_ready(void *arg)
@@ -168,9 +176,15 @@ static void check_ready(void *arg)
     sy_strbuf_free(&why);
 }
 
+/* HTTP thread. */
 static int on_ready_probe(void *ctx, sy_strbuf *why)
 {
-    return ask_ready(ctx, why);
+    sy_service *service = ctx;
+
+    pthread_mutex_lock(&service->mutex);
+    sy_strbuf_puts(why, atomic_load(&service->draining) ? "shutting down" : service->why);
+    pthread_mutex_unlock(&service->mutex);
+    return why->len == 0;
 }
 
 /* ---- the service's own callbacks stand before the program's ---- */
@@ -195,7 +209,8 @@ static int http_get(void *ctx, const char *path, sy_strbuf *body)
 
     if (strcmp(path, "/placement") != 0)
         return own->http_get == NULL ? 0 : own->http_get(own->ctx, path, body);
-    sy_snapshot *snapshot = service->control == NULL ? NULL : sy_control_snapshot(service->control);
+    sy_control *control = atomic_load(&service->control);
+    sy_snapshot *snapshot = control == NULL ? NULL : sy_control_snapshot(control);
     uint32_t layer, expert;
     if (snapshot == NULL)
         sy_strbuf_puts(body, "{\"epoch\":0,\"hash\":null,\"refused\":0,\"missing\":0}\n");
@@ -275,7 +290,9 @@ static sy_status open_control(sy_service *service, sy_error *err)
     config.http_get = http_get;
     config.ready = on_ready_probe;
     config.on_signal = on_signal;
-    SY_TRY(sy_control_open(&service->control, &config, err));
+    sy_control *control = NULL;
+    SY_TRY(sy_control_open(&control, &config, err));
+    atomic_store(&service->control, control);
     bound_address(service->self.http, sizeof(service->self.http), service->options.http,
                   sy_control_http_port(service->control));
     SY_TRY(sy_control_every(service->control, READY_INTERVAL_US, check_ready, service));
@@ -303,6 +320,7 @@ sy_status sy_service_start(sy_service **out, const sy_service_options *options,
     snprintf(service->name, sizeof(service->name), "%s", options->name);
     pthread_mutex_init(&service->mutex, NULL);
     pthread_cond_init(&service->wake, NULL);
+    snprintf(service->why, sizeof(service->why), "starting");
     service->ready_metric = sy_metric_gauge("switchyard_ready", "1 when the process serves", NULL);
     *out = service;
     SY_TRY(sy_loop_open(&service->loop, config->tier));

@@ -3,6 +3,7 @@
  * goes away cancels its sequence; one that does not read is cut off by the call's own limits and
  * holds up nobody. */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,8 +19,10 @@ typedef struct generation {
     aggregator *agg;
     sy_call *call;
     atomic_int call_ended;
-    _Atomic uint64_t id; /* the engine's, 0 before submission */
-    int finished;        /* engine thread: sy_call_finish was called */
+    _Atomic uint64_t id;        /* the engine's, 0 before submission */
+    int finished;               /* engine thread: sy_call_finish was called */
+    uint32_t experts_per_token; /* a departure from the checkpoint's router that was asked for; 0:
+                                   none */
 } generation;
 
 static void generation_unref(generation *gen)
@@ -84,6 +87,8 @@ static void send_delta(generation *gen, const sy_gen_event *e)
 static void send_finish(generation *gen, const sy_gen_event *e)
 {
     const sy_gen_stats *s = &e->stats;
+    char text[32];
+    const char *const policy[] = {text};
     const sy_generate_reply reply = {
         .is_finish = 1,
         .finish = {.reason = e->reason == SY_GEN_STOP ? SY_FINISH_STOP : SY_FINISH_LENGTH,
@@ -97,7 +102,10 @@ static void send_finish(generation *gen, const sy_gen_event *e)
                    .dispatch_ms = (double)s->moe.dispatch_us / 1e3,
                    .compute_ms = (double)s->moe.compute_us / 1e3,
                    .combine_ms = (double)s->moe.combine_us / 1e3,
-                   .placement_hash = s->placement_hash}};
+                   .placement_hash = s->placement_hash,
+                   .n_policies = gen->experts_per_token != 0,
+                   .policy = policy}};
+    snprintf(text, sizeof(text), "experts_per_token=%u", gen->experts_per_token);
     sy_status st = send_reply(gen, &reply, NULL);
 
     if (st != SY_OK && st != SY_ECANCELLED) {
@@ -163,6 +171,7 @@ static sy_status submit(aggregator *agg, generation *gen, const sy_generate_requ
 
     SY_TRY(agg_check_model(agg, request->model, err));
     SY_TRY(tokenize(agg, request, &ids, err));
+    gen->experts_per_token = request->policy.experts_per_token;
     const sy_gen_params params = params_of(request, &ids, gen);
     atomic_fetch_add_explicit(&gen->refs, 1,
                               memory_order_relaxed); /* the engine's, until its last event */

@@ -148,10 +148,12 @@ static void *loader_main(void *arg)
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid),
                 10); /* of this thread only: requests come first */
     for (;;) {
-        int64_t shard;
         pthread_mutex_lock(&r->mutex);
-        while (!r->stopping && (shard = next_missing(r)) < 0)
+        int64_t shard = next_missing(r);
+        while (!r->stopping && shard < 0) {
             pthread_cond_wait(&r->work, &r->mutex);
+            shard = next_missing(r);
+        }
         if (r->stopping) break;
         atomic_store(&r->device[shard], r->wanted[shard]);
         set_state(self, (uint32_t)shard, SY_SHARD_LOADING);

@@ -1,0 +1,385 @@
+/* test_control_placement.c - an operator edits the placement hash of a real Redis while a process
+ * follows it, and Redis has every kind of bad day. */
+#include "control_seen.h"
+#include "sy_metrics.h"
+
+#define KEY "switchyard:{trio}:placement"
+
+/* A check an hour: only a notification can bring an edit. */
+#define NEVER_CHECK_US 3600000000ll
+
+typedef struct fixture {
+    test_redis redis;
+    seen seen;
+} fixture;
+
+static int set_up(void **state)
+{
+    fixture *f = calloc(1, sizeof(*f));
+
+    assert_non_null(f);
+    seen_init(&f->seen);
+    test_redis_open(&f->redis);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    fixture *f = *state;
+
+    assert_int_equal(f->seen.n_repeated_epochs, 0);
+    test_redis_close(&f->redis);
+    pthread_mutex_destroy(&f->seen.mutex);
+    free(f);
+    return 0;
+}
+
+static sy_control_config config_of(fixture *f, int64_t check_us)
+{
+    return (sy_control_config){
+        .redis = f->redis.address,
+        .model = "trio",
+        .layers = 2,
+        .experts = 3,
+        .check_us = check_us,
+        .ctx = &f->seen,
+        .on_placement = seen_placement,
+    };
+}
+
+static double redis_errors(void)
+{
+    return sy_metric_value(sy_metric_counter("switchyard_redis_errors_total", "", NULL));
+}
+
+static void an_edit_is_seen_by_notification_alone(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, NEVER_CHECK_US);
+    sy_control *control;
+
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    control = seen_open(&config);
+    WAIT_FOR(is_at(control, 1, 2, "a/cpu:0"));
+    /* The subscription may come a moment after the first read; from then on each edit is heard. */
+    WAIT_FOR(test_redis_do(&f->redis, "PUBSUB CHANNELS __keyspace@0__:*") == 1);
+    for (int i = 0; i < 20; i++) {
+        char value[32];
+
+        snprintf(value, sizeof(value), "b/cpu:%d", i);
+        test_redis_do(&f->redis, "HSET %s 1/2 %s", KEY, value);
+        WAIT_FOR(is_at(control, 1, 2, value));
+    }
+    test_redis_do(&f->redis, "HDEL %s 1/2", KEY);
+    WAIT_FOR(is_at(control, 1, 2, "a/cpu:0"));
+    sy_control_close(control);
+    assert_in_range(f->seen.epoch, 21, 22);
+}
+
+/* Notifications that come while the hash is being read lead to one more read. */
+static void the_last_edit_of_a_burst_is_seen_by_notification_alone(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, NEVER_CHECK_US);
+    redisContext *c;
+    sy_control *control;
+
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    control = seen_open(&config);
+    WAIT_FOR(test_redis_do(&f->redis, "PUBSUB CHANNELS __keyspace@0__:*") == 1);
+    c = test_redis_connect(&f->redis);
+    for (int burst = 0; burst < 50; burst++) {
+        char value[32];
+
+        for (int i = 0; i < 20; i++) {
+            snprintf(value, sizeof(value), "n%d/cpu:%d", burst, i);
+            freeReplyObject(redisCommand(c, "HSET %s 1/2 %s", KEY, value));
+        }
+        WAIT_FOR(is_at(control, 1, 2, value));
+    }
+    redisFree(c);
+    sy_control_close(control);
+}
+
+static void notifications_already_in_use_are_kept(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, NEVER_CHECK_US);
+    redisContext *c;
+    redisReply *reply;
+    sy_control *control;
+
+    f->redis.extra[0] = "--notify-keyspace-events";
+    f->redis.extra[1] = "E$";
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    control = seen_open(&config);
+    WAIT_FOR(test_redis_do(&f->redis, "PUBSUB CHANNELS __keyspace@0__:*") == 1);
+    WAIT_FOR(is_at(control, 0, 0, "a/cpu:0"));
+    test_redis_do(&f->redis, "HSET %s */* b/cpu:0", KEY);
+    WAIT_FOR(is_at(control, 0, 0, "b/cpu:0"));
+    c = test_redis_connect(&f->redis);
+    reply = redisCommand(c, "CONFIG GET notify-keyspace-events");
+    for (const char *flag = "E$Kgh"; *flag != '\0'; flag++) {
+        if (strchr(reply->element[1]->str, *flag) == NULL) {
+            fail_msg("'%c' is not in '%s'", *flag, reply->element[1]->str);
+        }
+    }
+    freeReplyObject(reply);
+    redisFree(c);
+    sy_control_close(control);
+}
+
+static void the_periodic_check_does_where_notifications_are_forbidden(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, 20000);
+    sy_control *control;
+
+    f->redis.extra[0] = "--rename-command";
+    f->redis.extra[1] = "CONFIG";
+    f->redis.extra[2] = "";
+    test_redis_start(&f->redis);
+    control = seen_open(&config);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    WAIT_FOR(is_at(control, 0, 0, "a/cpu:0"));
+    test_redis_do(&f->redis, "HSET %s */* b/cpu:0", KEY);
+    WAIT_FOR(is_at(control, 0, 0, "b/cpu:0"));
+    sy_control_close(control);
+}
+
+static void check_now_reads_at_once(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, NEVER_CHECK_US);
+    sy_control *control;
+
+    f->redis.extra[0] = "--rename-command";
+    f->redis.extra[1] = "CONFIG";
+    f->redis.extra[2] = "";
+    test_redis_start(&f->redis);
+    control = seen_open(&config);
+    WAIT_FOR(sy_control_redis_up(control));
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    WAIT_FOR((sy_control_check_now(control), is_at(control, 0, 0, "a/cpu:0")));
+    sy_control_close(control);
+}
+
+static void another_database_is_followed_where_the_address_names_it(void **state)
+{
+    fixture *f = *state;
+    sy_control_config config = config_of(f, NEVER_CHECK_US);
+    char address[160];
+    redisContext *c;
+    sy_control *control;
+
+    test_redis_start(&f->redis);
+    snprintf(address, sizeof(address), "unix://%s?db=3", f->redis.socket);
+    config.redis = address;
+    c = test_redis_connect(&f->redis);
+    freeReplyObject(redisCommand(c, "HSET %s */* wrong/cpu:0", KEY));
+    freeReplyObject(redisCommand(c, "SELECT 3"));
+    freeReplyObject(redisCommand(c, "HSET %s */* a/cpu:0", KEY));
+    control = seen_open(&config);
+    WAIT_FOR(test_redis_do(&f->redis, "PUBSUB CHANNELS __keyspace@3__:*") == 1);
+    WAIT_FOR(is_at(control, 0, 0, "a/cpu:0"));
+    freeReplyObject(redisCommand(c, "HSET %s */* b/cpu:0", KEY));
+    WAIT_FOR(is_at(control, 0, 0, "b/cpu:0"));
+    redisFree(c);
+    sy_control_close(control);
+}
+
+static void a_bad_field_is_refused_and_the_others_take_effect(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, 50000);
+    sy_control *control;
+
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0 0/1 b/cpu:0", KEY);
+    control = seen_open(&config);
+    WAIT_FOR(is_at(control, 0, 1, "b/cpu:0"));
+    test_redis_do(&f->redis, "HSET %s 0/1 b/gpu:0 0/2 c/cpu:0 7/7 d/cpu:0 junk %b", KEY, "\0\xff",
+                  (size_t)2);
+    WAIT_FOR(is_at(control, 0, 2, "c/cpu:0"));
+    assert_true(is_at(control, 0, 1, "b/cpu:0"));
+    assert_int_equal(n_refused(control), 3);
+    test_redis_do(&f->redis, "HDEL %s 0/1 7/7 junk", KEY);
+    WAIT_FOR(is_at(control, 0, 1, "a/cpu:0"));
+    WAIT_FOR(n_refused(control) == 0);
+    sy_control_close(control);
+}
+
+static void a_deleted_hash_leaves_the_last_good_placement(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, 50000);
+    sy_control *control;
+
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    control = seen_open(&config);
+    WAIT_FOR(is_at(control, 0, 0, "a/cpu:0"));
+    test_redis_do(&f->redis, "DEL %s", KEY);
+    WAIT_FOR(n_refused(control) == 1);
+    assert_true(is_at(control, 0, 0, "a/cpu:0"));
+    test_redis_do(&f->redis, "HSET %s */* b/cpu:0", KEY);
+    WAIT_FOR(is_at(control, 0, 0, "b/cpu:0"));
+    WAIT_FOR(n_refused(control) == 0);
+    test_redis_do(&f->redis, "FLUSHALL"); /* fires no notification */
+    WAIT_FOR(n_refused(control) == 1);
+    assert_true(is_at(control, 0, 0, "b/cpu:0"));
+    sy_control_close(control);
+    assert_int_equal(f->seen.epoch, 2);
+    assert_int_equal(f->seen.n_placements, 2);
+}
+
+static void a_key_of_another_type_leaves_the_last_good_placement(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, 20000);
+    const double errors_before = redis_errors();
+    sy_control *control;
+
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    control = seen_open(&config);
+    WAIT_FOR(is_at(control, 0, 0, "a/cpu:0"));
+    test_redis_do(&f->redis, "SET %s text", KEY);
+    WAIT_FOR(redis_errors() > errors_before);
+    assert_true(is_at(control, 0, 0, "a/cpu:0"));
+    assert_true(sy_control_redis_up(control));
+    test_redis_do(&f->redis, "DEL %s", KEY);
+    test_redis_do(&f->redis, "HSET %s */* b/cpu:0", KEY);
+    WAIT_FOR(is_at(control, 0, 0, "b/cpu:0"));
+    sy_control_close(control);
+}
+
+static void the_placement_survives_redis_and_edits_resume(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, NEVER_CHECK_US);
+    char before[32] = "a/cpu:0";
+    sy_control *control;
+
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    control = seen_open(&config);
+    WAIT_FOR(is_at(control, 0, 0, "a/cpu:0"));
+    for (int round = 0; round < 3; round++) {
+        test_redis_kill(&f->redis);
+        WAIT_FOR(!sy_control_redis_up(control));
+        assert_true(is_at(control, 0, 0, before));
+        test_redis_start(&f->redis); /* empty: its hash is refused as a whole */
+        WAIT_FOR(sy_control_redis_up(control));
+        WAIT_FOR(n_refused(control) == 1);
+        WAIT_FOR(test_redis_do(&f->redis, "PUBSUB CHANNELS __keyspace@0__:*") == 1);
+        assert_true(is_at(control, 0, 0, before));
+        snprintf(before, sizeof(before), "b/cpu:%d", round);
+        test_redis_do(&f->redis, "HSET %s */* %s", KEY, before);
+        WAIT_FOR(is_at(control, 0, 0, before));
+    }
+    sy_control_close(control);
+}
+
+static void redis_may_come_after_the_process(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, NEVER_CHECK_US);
+    const double errors_before = redis_errors();
+    sy_control *control = seen_open(&config);
+
+    WAIT_FOR(redis_errors() > errors_before);
+    assert_false(sy_control_redis_up(control));
+    assert_null(sy_control_snapshot(control));
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    WAIT_FOR(is_at(control, 1, 1, "a/cpu:0"));
+    sy_control_close(control);
+}
+
+static void a_wrong_password_is_retried_until_it_is_right(void **state)
+{
+    fixture *f = *state;
+    sy_control_config config = config_of(f, 50000);
+    const double errors_before = redis_errors();
+    char address[160];
+    sy_control *control;
+
+    f->redis.extra[0] = "--requirepass";
+    f->redis.extra[1] = "first";
+    f->redis.password = "first";
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    snprintf(address, sizeof(address), "unix://:second@%s", f->redis.socket);
+    config.redis = address;
+    control = seen_open(&config);
+    WAIT_FOR(redis_errors() >= errors_before + 4); /* each connection, and each twice */
+    assert_false(sy_control_redis_up(control));
+    test_redis_do(&f->redis, "CONFIG SET requirepass second");
+    f->redis.password = "second";
+    WAIT_FOR(is_at(control, 0, 0, "a/cpu:0"));
+    sy_control_close(control);
+}
+
+static void a_missing_password_is_an_outage(void **state)
+{
+    fixture *f = *state;
+    const sy_control_config config = config_of(f, 50000);
+    const double errors_before = redis_errors();
+    sy_control *control;
+
+    f->redis.extra[0] = "--requirepass";
+    f->redis.extra[1] = "secret";
+    f->redis.password = "secret";
+    test_redis_start(&f->redis);
+    control = seen_open(&config);
+    WAIT_FOR(redis_errors() > errors_before);
+    assert_false(sy_control_redis_up(control));
+    sy_control_close(control);
+}
+
+static void a_user_of_the_access_list_may_log_in(void **state)
+{
+    fixture *f = *state;
+    sy_control_config config = config_of(f, 50000);
+    char address[160];
+    sy_control *control;
+
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s */* a/cpu:0", KEY);
+    test_redis_do(&f->redis, "ACL SETUSER reader on >p/w ~switchyard:* +hgetall +ping");
+    snprintf(address, sizeof(address), "unix://reader:p%%2Fw@%s", f->redis.socket);
+    config.redis = address;
+    control = seen_open(&config);
+    WAIT_FOR(is_at(control, 0, 0, "a/cpu:0"));
+    test_redis_do(&f->redis, "HSET %s */* b/cpu:0", KEY);
+    WAIT_FOR(is_at(control, 0, 0, "b/cpu:0"));
+    sy_control_close(control);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+        TEST(an_edit_is_seen_by_notification_alone),
+        TEST(the_last_edit_of_a_burst_is_seen_by_notification_alone),
+        TEST(notifications_already_in_use_are_kept),
+        TEST(the_periodic_check_does_where_notifications_are_forbidden),
+        TEST(check_now_reads_at_once),
+        TEST(another_database_is_followed_where_the_address_names_it),
+        TEST(a_bad_field_is_refused_and_the_others_take_effect),
+        TEST(a_deleted_hash_leaves_the_last_good_placement),
+        TEST(a_key_of_another_type_leaves_the_last_good_placement),
+        TEST(the_placement_survives_redis_and_edits_resume),
+        TEST(redis_may_come_after_the_process),
+        TEST(a_wrong_password_is_retried_until_it_is_right),
+        TEST(a_missing_password_is_an_outage),
+        TEST(a_user_of_the_access_list_may_log_in),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

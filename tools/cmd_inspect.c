@@ -1,0 +1,243 @@
+/* cmd_inspect.c - `switchyard inspect`: what a checkpoint holds, and what serving it takes. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "commands.h"
+#include "inspect_facts.h"
+#include "sy_args.h"
+#include "tool_print.h"
+#include "tool_report.h"
+
+typedef struct options {
+    const char *dir;
+    int64_t experts_per_node;
+    int json, tensors;
+} options;
+
+static int parse(options *o, int argc, char **argv)
+{
+    const sy_arg args[] = {
+        {"experts-per-node", "N",
+         "memory of a node that holds N of every layer's experts; 0: of several numbers of nodes",
+         SY_ARG_INT, &o->experts_per_node, 0, SY_EXPERTS_MAX},
+        {"tensors", NULL, "list every tensor", SY_ARG_FLAG, &o->tensors, 0, 0},
+        {"json", NULL, "print JSON", SY_ARG_FLAG, &o->json, 0, 0},
+    };
+    sy_error err = {0};
+    size_t n = 0;
+
+    *o = (options){0};
+    sy_error_clear(&err);
+    if (sy_args_parse(argc, argv, args, SY_COUNT_OF(args),
+                      "switchyard inspect DIR [options]\n\n"
+                      "Checks a checkpoint as the servers would, and tells what it holds and the "
+                      "memory that each\ntier needs. No weight is read.",
+                      &o->dir, 1, &n, &err) != SY_OK)
+        return tool_usage_error(&err) == 0 ? -1 : 2;
+    return n == 0 ? tool_bad_option("the checkpoint's folder is missing: switchyard inspect DIR")
+                  : 0;
+}
+
+/* ---- text ---- */
+
+static void print_shape(const sy_tensor *tensor)
+{
+    for (uint32_t d = 0; d < tensor->rank; d++)
+        printf("%s%" PRIu64, d > 0 ? " x " : "", tensor->shape[d]);
+}
+
+static void print_tensors(const sy_model *model)
+{
+    char size[TOOL_SIZE_BYTES];
+
+    printf("\ntensors\n");
+    for (size_t i = 0; i < sy_model_tensor_count(model); i++) {
+        const sy_tensor *tensor = sy_model_tensor_at(model, i);
+
+        printf("  %-60s %-5s ", tensor->name, tensor->dtype_name);
+        print_shape(tensor);
+        printf("  %s\n", tool_size(size, tensor->bytes));
+    }
+}
+
+static void print_description(const inspect_facts *f)
+{
+    static const char *const qk_norm[] = {"", ", q and k normed", ", q and k normed per head"};
+    const sy_model_desc *d = f->desc;
+
+    printf("%s: %s (%s)\n\n", sy_model_name(f->model), d->family, d->architecture);
+    printf("layers         %" PRIu32 ", hidden size %" PRIu32 ", vocabulary %" PRIu32
+           ", context %" PRIu32 "\n",
+           d->n_layers, d->hidden, d->vocab, d->context);
+    printf("attention      %" PRIu32 " heads of %" PRIu32 ", %" PRIu32 " for keys and values%s",
+           d->n_heads, d->head_dim, d->n_kv_heads,
+           d->qk_norm >= 0 && d->qk_norm < 3 ? qk_norm[d->qk_norm] : "");
+    if (d->sliding_window != 0) printf(", a window of %" PRIu32, d->sliding_window);
+    printf("\nexperts        %" PRIu32 " a layer of width %" PRIu32 ", %" PRIu32
+           " a token; %s gate%s\n",
+           d->n_experts, d->expert_ffn, d->top_k,
+           d->gate.score == SY_GATE_SOFTMAX ? "softmax" : "sigmoid",
+           d->gate.renormalise ? ", weights renormalised" : "");
+    if (f->has_tokenizer)
+        printf("tokenizer      %s, %zu tokens\n", f->tokenizer_kind, f->tokenizer_vocab);
+    else
+        printf("tokenizer      none: only token ids can be given\n");
+}
+
+static void print_part(const char *name, const inspect_part *part)
+{
+    char count[TOOL_SIZE_BYTES], stored[TOOL_SIZE_BYTES];
+
+    printf("  %-12s %-10s %s\n", name, tool_count(count, part->parameters),
+           tool_size(stored, part->stored_bytes));
+}
+
+static void print_weights(const inspect_facts *f)
+{
+    char a[TOOL_SIZE_BYTES], b[TOOL_SIZE_BYTES];
+    const uint64_t total = f->trunk.parameters + f->gates.parameters + f->experts.parameters;
+
+    printf("\nparameters     %s, %s active for a token\n", tool_count(a, total),
+           tool_count(b, f->active_parameters));
+    print_part("trunk", &f->trunk);
+    print_part("gates", &f->gates);
+    print_part("experts", &f->experts);
+    for (size_t i = 0; i < f->n_types; i++)
+        printf("%s%" PRIu64 " tensors of %s, %s\n", i == 0 ? "types          " : "               ",
+               f->type[i].n_tensors, f->type[i].name, tool_size(a, f->type[i].bytes));
+    for (size_t i = 0; i < f->n_files; i++)
+        printf("%s%s, %s\n", i == 0 ? "files          " : "               ", f->file[i].name,
+               tool_size(a, f->file[i].bytes));
+}
+
+static void print_memory(const inspect_facts *f)
+{
+    char a[TOOL_SIZE_BYTES], b[TOOL_SIZE_BYTES];
+
+    printf("\nmemory         one expert of one layer: %s\n", tool_size(a, f->expert_bytes));
+    printf("  router       %s\n", tool_size(a, f->gates.loaded_bytes));
+    printf("  aggregator   %s, and %s of KV cache a token\n", tool_size(a, f->trunk.loaded_bytes),
+           tool_size(b, f->kv_bytes_per_token));
+    for (size_t i = 0; i < f->n_spreads; i++)
+        printf("  expert nodes %" PRIu32 " of %s, each with %" PRIu32 " of a layer's %" PRIu32
+               " experts\n",
+               f->spread[i].n_nodes, tool_size(a, f->spread[i].node_bytes),
+               f->spread[i].experts_per_node, f->desc->n_experts);
+}
+
+/* ---- JSON ---- */
+
+static json_t *part_json(const inspect_part *part)
+{
+    return json_pack("{s:I,s:I,s:I}", "parameters", (json_int_t)part->parameters, "stored_bytes",
+                     (json_int_t)part->stored_bytes, "loaded_bytes",
+                     (json_int_t)part->loaded_bytes);
+}
+
+static json_t *description_json(const sy_model_desc *d)
+{
+    json_t *eos = json_array();
+
+    for (uint32_t i = 0; i < d->n_eos; i++) json_array_append_new(eos, json_integer(d->eos[i]));
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:{s:s,s:b,s:f},s:I,s:o}",
+                     "layers", (json_int_t)d->n_layers, "hidden", (json_int_t)d->hidden, "vocab",
+                     (json_int_t)d->vocab, "context", (json_int_t)d->context, "heads",
+                     (json_int_t)d->n_heads, "kv_heads", (json_int_t)d->n_kv_heads, "head_dim",
+                     (json_int_t)d->head_dim, "experts", (json_int_t)d->n_experts, "top_k",
+                     (json_int_t)d->top_k, "expert_ffn", (json_int_t)d->expert_ffn,
+                     "sliding_window", (json_int_t)d->sliding_window, "tied_head", d->tied_head,
+                     "gate", "score", d->gate.score == SY_GATE_SOFTMAX ? "softmax" : "sigmoid",
+                     "renormalise", d->gate.renormalise, "scale", (double)d->gate.scale, "bos",
+                     (json_int_t)d->bos, "eos", eos);
+}
+
+static json_t *lists_json(const inspect_facts *f)
+{
+    json_t *types = json_object(), *files = json_array(), *spreads = json_array();
+
+    for (size_t i = 0; i < f->n_types; i++)
+        json_object_set_new(types, f->type[i].name,
+                            json_pack("{s:I,s:I}", "tensors", (json_int_t)f->type[i].n_tensors,
+                                      "bytes", (json_int_t)f->type[i].bytes));
+    for (size_t i = 0; i < f->n_files; i++)
+        json_array_append_new(files, json_pack("{s:s,s:I}", "name", f->file[i].name, "bytes",
+                                               (json_int_t)f->file[i].bytes));
+    for (size_t i = 0; i < f->n_spreads; i++)
+        json_array_append_new(
+            spreads, json_pack("{s:I,s:I,s:I}", "nodes", (json_int_t)f->spread[i].n_nodes,
+                               "experts_per_node", (json_int_t)f->spread[i].experts_per_node,
+                               "node_bytes", (json_int_t)f->spread[i].node_bytes));
+    return json_pack("{s:o,s:o,s:o}", "types", types, "files", files, "expert_nodes", spreads);
+}
+
+static json_t *tensors_json(const sy_model *model)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < sy_model_tensor_count(model); i++) {
+        const sy_tensor *tensor = sy_model_tensor_at(model, i);
+        json_t *shape = json_array();
+
+        for (uint32_t d = 0; d < tensor->rank; d++)
+            json_array_append_new(shape, json_integer((json_int_t)tensor->shape[d]));
+        json_array_append_new(list, json_pack("{s:o,s:s,s:o,s:I}", "name",
+                                              tool_json_text(tensor->name, strlen(tensor->name)),
+                                              "type", tensor->dtype_name, "shape", shape, "bytes",
+                                              (json_int_t)tensor->bytes));
+    }
+    return list;
+}
+
+static json_t *facts_json(const inspect_facts *f, int with_tensors)
+{
+    const uint64_t total = f->trunk.parameters + f->gates.parameters + f->experts.parameters;
+    const char *name = sy_model_name(f->model);
+    json_t *lists = lists_json(f), *root;
+    char hash[17];
+
+    snprintf(hash, sizeof(hash), "%016" PRIx64, sy_model_structure_hash(f->model));
+    root = json_pack("{s:o,s:s,s:s,s:o,s:I,s:I,s:o,s:o,s:o,s:I,s:I,s:I,s:s}", "name",
+                     tool_json_text(name, strlen(name)), "family", f->desc->family, "architecture",
+                     f->desc->architecture, "dims", description_json(f->desc), "parameters",
+                     (json_int_t)total, "active_parameters", (json_int_t)f->active_parameters,
+                     "trunk", part_json(&f->trunk), "gates", part_json(&f->gates), "experts",
+                     part_json(&f->experts), "bytes", (json_int_t)sy_model_bytes(f->model),
+                     "expert_bytes", (json_int_t)f->expert_bytes, "kv_bytes_per_token",
+                     (json_int_t)f->kv_bytes_per_token, "structure_hash", hash);
+    if (root == NULL || lists == NULL) goto out;
+    json_object_update(root, lists);
+    json_object_set_new(root, "tokenizer",
+                        f->has_tokenizer ? json_pack("{s:s,s:I}", "kind", f->tokenizer_kind,
+                                                     "vocab", (json_int_t)f->tokenizer_vocab)
+                                         : json_null());
+    if (with_tensors) json_object_set_new(root, "tensors", tensors_json(f->model));
+out:
+    json_decref(lists);
+    return root;
+}
+
+int cmd_inspect(int argc, char **argv)
+{
+    inspect_facts facts;
+    options o;
+    sy_error err = {0};
+    int code = parse(&o, argc, argv);
+
+    if (code != 0) return SY_MAX(code, 0);
+    sy_error_clear(&err);
+    if (inspect_gather(&facts, o.dir, (uint32_t)o.experts_per_node, &err) != SY_OK) {
+        code = tool_fail(&err);
+    } else if (o.json) {
+        code = tool_json_print(facts_json(&facts, o.tensors));
+    } else {
+        print_description(&facts);
+        print_weights(&facts);
+        print_memory(&facts);
+        if (o.tensors) print_tensors(facts.model);
+        code = tool_flush_stdout();
+    }
+    inspect_facts_free(&facts);
+    return code;
+}
