@@ -88,6 +88,7 @@ static void choose_rows(sy_engine *engine)
 {
     const sequence *oldest = engine->running;
 
+    SY_ASSERT(oldest != NULL); /* the engine does not step without work */
     engine->step++;
     engine->n_rows = engine->n_members = 0;
     for (const sequence *seq = engine->running; seq != NULL; seq = seq->next)

@@ -188,7 +188,7 @@ out:
 void sy_trunk_close(sy_trunk *trunk)
 {
     if (trunk == NULL) return;
-    for (size_t i = 0; i < trunk->n_owned; i++) free(trunk->owned[i]);
+    for (size_t i = 0; trunk->owned != NULL && i < trunk->n_owned; i++) free(trunk->owned[i]);
     free(trunk->owned);
     free(trunk->layer);
     free(trunk);

@@ -137,13 +137,13 @@ static void serve(aggregator *agg, const sy_moe *moe, agg_job *job, sy_arena *ar
     sy_status st = sy_wire_forward_request_decode(&request, arena, iov, n, &err);
     if (st != SY_OK) request.id = sy_wire_peek_id(iov, n);
     if (st == SY_OK) st = check_request(agg, &request, &err);
-    if (st == SY_OK) {
-        out = sy_buf_alloc((size_t)request.hidden.rows * agg->desc->hidden * sizeof(float));
-        if (out == NULL)
-            st = sy_error_set(&err, SY_ENOMEM, "no memory for %u rows", request.hidden.rows);
-    }
     if (st == SY_OK)
-        st = run(agg, moe, &request, sy_call_deadline_us(job->call), arena, out, &reply, &err);
+        out = sy_buf_alloc((size_t)request.hidden.rows * agg->desc->hidden * sizeof(float));
+    if (st == SY_OK)
+        st =
+            out == NULL
+                ? sy_error_set(&err, SY_ENOMEM, "no memory for %u rows", request.hidden.rows)
+                : run(agg, moe, &request, sy_call_deadline_us(job->call), arena, out, &reply, &err);
     if (st == SY_OK) sy_error_clear(&err);
     reply.id = request.id;
     answer(job->call, stream, &reply, out, &err);

@@ -51,10 +51,16 @@ sy_status expert_check_model(const expert *self, const char *name, sy_error *err
 
 /* ---- devices ---- */
 
+static int is_number(const char *s)
+{
+    const size_t n = strlen(s);
+
+    return n >= 1 && n <= 3 && strspn(s, "0123456789") == n;
+}
+
 static sy_status add_device(expert *self, const char *name, size_t n, sy_error *err)
 {
     expert_device *d = &self->device[self->n_devices];
-    int number, end = 0;
 
     if (self->n_devices == EXPERT_DEVICES_MAX)
         return sy_error_set(err, SY_EINVAL, "--devices: at most %d", EXPERT_DEVICES_MAX);
@@ -65,7 +71,7 @@ static sy_status add_device(expert *self, const char *name, size_t n, sy_error *
     if (strncmp(d->name, "cuda", 4) == 0)
         return sy_error_set(err, SY_EUNIMPLEMENTED,
                             "--devices %s: this build has no CUDA; use cpu:N", d->name);
-    if (sscanf(d->name, "cpu:%3d%n", &number, &end) != 1 || d->name[end] != '\0' || number < 0)
+    if (strncmp(d->name, "cpu:", 4) != 0 || !is_number(d->name + 4))
         return sy_error_set(err, SY_EINVAL, "--devices: %s is not a device; use cpu:N", d->name);
     for (uint32_t i = 0; i < self->n_devices; i++)
         if (strcmp(self->device[i].name, d->name) == 0)

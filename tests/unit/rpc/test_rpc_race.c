@@ -108,6 +108,109 @@ static void forgetting_never_races_with_an_answer(void **state)
     close_peer(f, peer);
 }
 
+typedef struct slow_answer {
+    sy_peer *peer;
+    uint64_t id;
+    _Atomic int entered, let_go, left, returned, result;
+} slow_answer;
+
+static void answer_slowly(void *arg, uint64_t id, sy_msg *msg, const sy_error *err)
+{
+    slow_answer *slow = arg;
+
+    (void)id;
+    (void)msg;
+    (void)err;
+    slow->entered = 1;
+    while (!slow->let_go) nap();
+    slow->left = 1;
+}
+
+static void *forget_slow(void *arg)
+{
+    slow_answer *slow = arg;
+
+    slow->result = sy_peer_forget(slow->peer, slow->id);
+    if (!slow->left) slow->result = -1; /* came back before the callback had */
+    slow->returned = 1;
+    return NULL;
+}
+
+static void forgetting_waits_for_a_callback_that_runs(void **state)
+{
+    fixture *f = *state;
+    slow_answer slow = {0};
+    pthread_t thread;
+    sy_frame frame;
+
+    serve(f, (sy_server_config){0});
+    slow.peer = open_peer(f, "/t.Echo/Stream", (sy_peer_config){0});
+    wait_until(sy_peer_up(slow.peer));
+    slow.id = sy_peer_next_id(slow.peer);
+    frame = frame_of(slow.id, 10);
+    assert_int_equal(sy_peer_send(slow.peer, slow.id, &frame, answer_slowly, &slow), SY_OK);
+    wait_until(slow.entered);
+    assert_int_equal(pthread_create(&thread, NULL, forget_slow, &slow), 0);
+    for (int i = 0; i < 50; i++) nap(); /* time for a wrong forget to come back in */
+    assert_false(slow.returned);
+    slow.let_go = 1;
+    pthread_join(thread, NULL);
+    assert_int_equal(slow.result, 0);
+    close_peer(f, slow.peer);
+}
+
+static void ids_that_share_a_place_are_kept_apart(void **state)
+{
+    enum { IDS = 64, WINDOW = 8, STEPS = 4000 };
+    fixture *f = *state;
+    int in_flight[IDS] = {0}, n = 0;
+    uint64_t seed = TEST_SEED;
+    answers a = {0};
+    sy_peer *peer;
+
+    serve(f, (sy_server_config){0});
+    peer = open_peer(f, "/t.Echo/Hold", (sy_peer_config){.window_max = WINDOW});
+    wait_until(sy_peer_up(peer));
+    for (int step = 0; step < STEPS; step++) {
+        const uint64_t id = 1 + sy_splitmix64(seed++) % (IDS - 1);
+
+        if (sy_splitmix64(seed++) % 2 == 0) {
+            sy_frame frame = frame_of(id, 0);
+            const sy_status want = in_flight[id] ? SY_EEXISTS : n == WINDOW ? SY_ELIMIT : SY_OK;
+
+            assert_int_equal(sy_peer_send(peer, id, &frame, on_answer, &a), want);
+            if (want == SY_OK) in_flight[id] = 1, n++;
+        } else {
+            assert_int_equal(sy_peer_forget(peer, id), in_flight[id]);
+            n -= in_flight[id];
+            in_flight[id] = 0;
+        }
+        assert_int_equal(sy_peer_outstanding(peer), n);
+    }
+    close_peer(f, peer);
+    assert_int_equal(a.n, n);
+    assert_int_equal(a.n_cancelled, n);
+}
+
+static void requests_given_up_make_room_for_new_ones(void **state)
+{
+    fixture *f = *state;
+    answers a = {.payload_bytes = 200000};
+    sy_peer *peer;
+    uint64_t id;
+
+    serve(f, (sy_server_config){0});
+    peer = open_peer(f, "/t.Echo/Hold", (sy_peer_config){.window_max = 8});
+    wait_until(sy_peer_up(peer));
+    /* The server reads 65 of them; soon HTTP/2's window is full too, and the rest waits here. */
+    for (int i = 0; i < 300; i++) {
+        assert_int_equal(ask(peer, 200000, &a, &id), SY_OK);
+        assert_int_equal(sy_peer_forget(peer, id), 1);
+    }
+    close_peer(f, peer);
+    assert_int_equal(a.n, 0);
+}
+
 static void closing_a_peer_while_threads_send_answers_everything_once(void **state)
 {
     enum { ROUNDS = 30, N = 64 };
@@ -221,6 +324,9 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(forgetting_never_races_with_an_answer),
+        TEST(forgetting_waits_for_a_callback_that_runs),
+        TEST(ids_that_share_a_place_are_kept_apart),
+        TEST(requests_given_up_make_room_for_new_ones),
         TEST(closing_a_peer_while_threads_send_answers_everything_once),
         TEST(peers_open_and_close_against_nobody),
         TEST(posts_run_in_their_callers_order),
