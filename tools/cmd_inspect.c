@@ -16,6 +16,17 @@ typedef struct options {
     int json, tensors;
 } options;
 
+static const char *gate_score_name(sy_gate_score score)
+{
+    switch (score) {
+    case SY_GATE_SOFTMAX: return "softmax";
+    case SY_GATE_SIGMOID: return "sigmoid";
+    case SY_GATE_SOFTMAX_CHOSEN: return "softmax over the chosen";
+    case SY_GATE_SPARSEMIXER: return "sparsemixer";
+    }
+    return "unknown";
+}
+
 static int parse(options *o, int argc, char **argv)
 {
     const sy_arg args[] = {
@@ -77,8 +88,7 @@ static void print_description(const inspect_facts *f)
     if (d->sliding_window != 0) printf(", a window of %" PRIu32, d->sliding_window);
     printf("\nexperts        %" PRIu32 " a layer of width %" PRIu32 ", %" PRIu32
            " a token; %s gate%s\n",
-           d->n_experts, d->expert_ffn, d->top_k,
-           d->gate.score == SY_GATE_SOFTMAX ? "softmax" : "sigmoid",
+           d->n_experts, d->expert_ffn, d->top_k, gate_score_name(d->gate.score),
            d->gate.renormalise ? ", weights renormalised" : "");
     if (f->has_tokenizer)
         printf("tokenizer      %s, %zu tokens\n", f->tokenizer_kind, f->tokenizer_vocab);
@@ -141,16 +151,15 @@ static json_t *description_json(const sy_model_desc *d)
     json_t *eos = json_array();
 
     for (uint32_t i = 0; i < d->n_eos; i++) json_array_append_new(eos, json_integer(d->eos[i]));
-    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:{s:s,s:b,s:f},s:I,s:o}",
-                     "layers", (json_int_t)d->n_layers, "hidden", (json_int_t)d->hidden, "vocab",
-                     (json_int_t)d->vocab, "context", (json_int_t)d->context, "heads",
-                     (json_int_t)d->n_heads, "kv_heads", (json_int_t)d->n_kv_heads, "head_dim",
-                     (json_int_t)d->head_dim, "experts", (json_int_t)d->n_experts, "top_k",
-                     (json_int_t)d->top_k, "expert_ffn", (json_int_t)d->expert_ffn,
-                     "sliding_window", (json_int_t)d->sliding_window, "tied_head", d->tied_head,
-                     "gate", "score", d->gate.score == SY_GATE_SOFTMAX ? "softmax" : "sigmoid",
-                     "renormalise", d->gate.renormalise, "scale", (double)d->gate.scale, "bos",
-                     (json_int_t)d->bos, "eos", eos);
+    return json_pack(
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:{s:s,s:b,s:f},s:I,s:o}", "layers",
+        (json_int_t)d->n_layers, "hidden", (json_int_t)d->hidden, "vocab", (json_int_t)d->vocab,
+        "context", (json_int_t)d->context, "heads", (json_int_t)d->n_heads, "kv_heads",
+        (json_int_t)d->n_kv_heads, "head_dim", (json_int_t)d->head_dim, "experts",
+        (json_int_t)d->n_experts, "top_k", (json_int_t)d->top_k, "expert_ffn",
+        (json_int_t)d->expert_ffn, "sliding_window", (json_int_t)d->sliding_window, "tied_head",
+        d->tied_head, "gate", "score", gate_score_name(d->gate.score), "renormalise",
+        d->gate.renormalise, "scale", (double)d->gate.scale, "bos", (json_int_t)d->bos, "eos", eos);
 }
 
 static json_t *lists_json(const inspect_facts *f)

@@ -18,12 +18,32 @@
 #define SY_VOCAB_MAX   (1u << 24)
 #define SY_CONTEXT_MAX (1u << 24)
 
-/* How a gate turns logits into experts and weights: data, not code per family. */
-typedef enum sy_gate_score { SY_GATE_SOFTMAX, SY_GATE_SIGMOID } sy_gate_score;
+/* The most groups a gate may divide its experts into, and the most choice scores that make a
+ * group's; published models have 8 groups at most and sum 2. */
+#define SY_GATE_GROUPS_MAX     64u
+#define SY_GATE_GROUP_BEST_MAX 2u
+
+/* How a gate turns logits into experts and weights: data, not code per family. What is zero does
+ * nothing, so {score, renormalise, scale} is a whole description; sy_gate_check says whether one
+ * makes sense. sy_route.h has the order of the steps and where each formula comes from. */
+typedef enum sy_gate_score {
+    SY_GATE_SOFTMAX,        /* over all experts: Mixtral, OLMoE, Qwen-MoE, DeepSeek-V2, ERNIE-4.5 */
+    SY_GATE_SIGMOID,        /* of each logit alone: DeepSeek-V3, GLM-4.5, MiniMax-M2 */
+    SY_GATE_SOFTMAX_CHOSEN, /* logits choose, softmax over the k chosen: GraniteMoE, gpt-oss */
+    SY_GATE_SPARSEMIXER     /* logits choose, each weighed against its near-ties: Phi-3.5-MoE */
+} sy_gate_score;
 typedef struct sy_gate_desc {
     sy_gate_score score;
-    int renormalise; /* divide the chosen weights by their sum */
-    float scale;     /* then multiply by this; 1.0 when the family has none */
+    int renormalise;      /* divide the chosen weights by their sum */
+    float scale;          /* then multiply by this, > 0; 1.0 when the family has none */
+    float norm_epsilon;   /* added to that sum: 1e-20 for DeepSeek-V3 and GLM-4.5 */
+    float norm_min;       /* what the sum is at least: 1e-12 for ERNIE-4.5 */
+    float sparse_epsilon; /* SparseMixer alone: experts within 2 * this of the best, relative to the
+                             larger, are near-ties; Phi's router_jitter_noise */
+    uint32_t n_group;     /* consecutive experts in groups of E / n_group; 0 or 1: no groups */
+    uint32_t topk_group;  /* only experts of this many groups, the best, may be chosen */
+    uint32_t group_best;  /* a group's score is the sum of this many of its best choice scores: 1
+                             for DeepSeek-V2, 2 for DeepSeek-V3 */
 } sy_gate_desc;
 
 typedef struct sy_model_desc {

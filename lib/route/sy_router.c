@@ -96,10 +96,13 @@ sy_status sy_router_open(sy_router **out, const sy_model *model, const sy_kernel
     sy_status st;
 
     *out = NULL;
-    if (desc->n_layers == 0 || desc->n_experts == 0 || desc->top_k == 0 ||
-        desc->top_k > desc->n_experts || desc->n_experts > SY_EXPERTS_MAX) {
-        return sy_error_set(err, SY_EINVAL, "%s: cannot route to %u of %u experts in %u layers",
-                            sy_model_name(model), desc->top_k, desc->n_experts, desc->n_layers);
+    if (desc->n_layers == 0) {
+        return sy_error_set(err, SY_EINVAL, "%s: a model without layers", sy_model_name(model));
+    }
+    st = sy_gate_check(&desc->gate, desc->n_experts, desc->top_k, err);
+    if (st != SY_OK) {
+        sy_error_prefix(err, "%s", sy_model_name(model));
+        return st;
     }
     self = calloc(1, sizeof(*self) + desc->n_layers * sizeof(self->panels[0]));
     if (self == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for a router");
@@ -191,8 +194,8 @@ sy_status sy_route(const sy_router *router, uint32_t layer, uint16_t *expert, fl
             if (bad_row != NULL) *bad_row = t;
             return refuse_row(router, x + (size_t)t * H, layer, t, err);
         }
-        sy_route_select(expert + (size_t)t * k, weight + (size_t)t * k, logits, E, k, renormalise,
-                        &router->gate, kernels);
+        sy_route_select(expert + (size_t)t * k, weight + (size_t)t * k, logits, NULL, E, k,
+                        renormalise, &router->gate, kernels);
     }
     return SY_OK;
 }

@@ -18,7 +18,8 @@
 #define CALLS_DEFAULT         1024
 #define SEND_QUEUE_DEFAULT    256
 #define SEND_STALL_US_DEFAULT ((int64_t)60 * 1000000)
-#define GOODBYE_US            200000 /* for connections to end by themselves once all calls have */
+#define LINGER_US             100000 /* for clients to read their last replies */
+#define GOODBYE_US            200000 /* for connections to end by themselves */
 #define HANDSHAKE_TIMEOUT_MS  10000
 #define KEEPALIVE_MS          30000 /* finds clients whose machine is gone */
 #define PING_INTERVAL_MIN_MS  10    /* below every client's keepalive, or gRPC hangs up on it */
@@ -49,9 +50,10 @@ struct sy_server {
     request requests[REQUESTS_ARMED];
     size_t n_armed;
     sy_call *calls;
-    rpc_timer stall_timer, drain_timer;
+    enum { SERVING, DRAINING, LINGERING, GOODBYE } phase;
+    rpc_timer stall_timer, close_timer;
     rpc_tag shutdown_tag;
-    int closing, shutdown_done, cancelled_all;
+    int shutdown_done;
     int64_t drain_us;
     rpc_post start_post, close_post;
 
@@ -62,7 +64,11 @@ struct sy_server {
 
 static const sy_method reject_method = {.path = ""};
 
-/* ---- closing; loop only ---- */
+/* ---- closing; loop only ----
+ * Draining: new calls are refused, running ones finish, or are cut when the time is up. Lingering:
+ * all are answered; the connections stay a moment, because a client whose write fails drops what it
+ * has not read yet, the last replies among it. Goodbye: gRPC closes listeners and connections; one
+ * that ignores GOAWAY is cut. */
 
 static void tell_quiet(sy_server *server)
 {
@@ -72,33 +78,11 @@ static void tell_quiet(sy_server *server)
     pthread_mutex_unlock(&server->mutex);
 }
 
-static void cancel_all(sy_server *server)
-{
-    if (server->cancelled_all) return;
-    server->cancelled_all = 1;
-    grpc_server_cancel_all_calls(server->grpc); /* and cuts every connection */
-}
-
-static void on_drain_timer(rpc_timer *timer)
-{
-    cancel_all(RPC_OF(timer, sy_server, drain_timer));
-}
-
-/* Once the last call has ended, connections get a moment for their goodbyes, but a client that
- * ignores GOAWAY gets no more than that. */
 static void check_quiet(sy_server *server)
 {
-    const int64_t goodbye_us = sy_clock_us() + GOODBYE_US;
-
-    if (!server->closing || server->calls != NULL) return;
-    if (!server->shutdown_done) {
-        if (!server->cancelled_all && server->drain_timer.due_us > goodbye_us) {
-            rpc_timer_start(server->loop, &server->drain_timer, goodbye_us, on_drain_timer);
-        }
-        return;
-    }
-    if (server->n_armed > 0) return;
-    rpc_timer_stop(&server->drain_timer);
+    if (server->phase != GOODBYE || server->calls != NULL) return;
+    if (!server->shutdown_done || server->n_armed > 0) return;
+    rpc_timer_stop(&server->close_timer);
     tell_quiet(server);
 }
 
@@ -111,23 +95,55 @@ static void on_shutdown(rpc_tag *tag, int ok)
     check_quiet(server);
 }
 
+static void on_goodbye_over(rpc_timer *timer)
+{
+    sy_server *server = RPC_OF(timer, sy_server, close_timer);
+
+    grpc_server_cancel_all_calls(server->grpc); /* and cuts every connection */
+}
+
+static void say_goodbye(sy_server *server, int64_t patience_us)
+{
+    server->phase = GOODBYE;
+    server->shutdown_tag.fn = on_shutdown;
+    grpc_server_shutdown_and_notify(server->grpc, rpc_loop_queue(server->loop),
+                                    &server->shutdown_tag);
+    rpc_timer_start(server->loop, &server->close_timer, sy_clock_us() + patience_us,
+                    on_goodbye_over);
+}
+
+static void on_linger_over(rpc_timer *timer)
+{
+    say_goodbye(RPC_OF(timer, sy_server, close_timer), GOODBYE_US);
+}
+
+static void on_drain_over(rpc_timer *timer)
+{
+    say_goodbye(RPC_OF(timer, sy_server, close_timer), 0);
+}
+
+static void check_drained(sy_server *server)
+{
+    if (server->phase != DRAINING || atomic_load(&server->n_calls) > 0) return;
+    server->phase = LINGERING;
+    rpc_timer_start(server->loop, &server->close_timer,
+                    SY_MIN(sy_clock_us() + LINGER_US, server->close_timer.due_us), on_linger_over);
+}
+
 static void begin_close(void *arg)
 {
     sy_server *server = arg;
     sy_call *next;
 
-    server->closing = 1;
+    server->phase = DRAINING;
     rpc_timer_stop(&server->stall_timer);
-    server->shutdown_tag.fn = on_shutdown;
-    grpc_server_shutdown_and_notify(server->grpc, rpc_loop_queue(server->loop),
-                                    &server->shutdown_tag);
     for (sy_call *call = server->calls; call != NULL; call = next) {
         next = call->next;
         rpc_call_drain(call);
     }
-    rpc_timer_start(server->loop, &server->drain_timer, sy_clock_us() + server->drain_us,
-                    on_drain_timer);
-    check_quiet(server);
+    rpc_timer_start(server->loop, &server->close_timer, sy_clock_us() + server->drain_us,
+                    on_drain_over);
+    check_drained(server);
 }
 
 void rpc_server_call_ended(sy_server *server, sy_call *call)
@@ -136,6 +152,7 @@ void rpc_server_call_ended(sy_server *server, sy_call *call)
     if (call->next != NULL) call->next->link = call->link;
     if (call->counted) atomic_fetch_sub(&server->n_calls, 1);
     sy_call_unref(call);
+    check_drained(server);
     check_quiet(server);
 }
 
@@ -164,6 +181,8 @@ static sy_status admit(const sy_server *server, const sy_method *method, grpc_sl
     const size_t n_calls = atomic_load(&server->n_calls);
 
     sy_error_clear(err);
+    if (server->phase != SERVING)
+        return sy_error_set(err, SY_EUNAVAILABLE, "the server is shutting down");
     if (method == NULL) {
         return sy_error_set(err, SY_EUNIMPLEMENTED, "no method %.*s here",
                             (int)SY_MIN(GRPC_SLICE_LENGTH(path), 200), GRPC_SLICE_START_PTR(path));
@@ -205,7 +224,6 @@ static void arrive(sy_server *server, const request *req)
     call->counted = 1;
     atomic_fetch_add(&server->n_calls, 1);
     rpc_call_start(call);
-    if (server->closing) rpc_call_drain(call); /* it slipped in while the door was closing */
 }
 
 static void arm_request(request *req)
@@ -213,7 +231,7 @@ static void arm_request(request *req)
     sy_server *server = req->server;
     grpc_completion_queue *queue = rpc_loop_queue(server->loop);
 
-    if (server->closing) return;
+    if (server->phase == GOODBYE) return;
     grpc_call_details_init(&req->details);
     grpc_metadata_array_init(&req->metadata);
     server->n_armed++;

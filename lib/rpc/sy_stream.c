@@ -29,7 +29,7 @@ struct rpc_stream {
 
     /* Loop only. */
     rpc_timer ready_timer;
-    int status_known;
+    int status_known, recv_armed, end_told;
     grpc_byte_buffer *recv_buffer;
     grpc_metadata_array initial, trailing;
     grpc_status_code status;
@@ -55,7 +55,7 @@ void rpc_stream_unref(rpc_stream *stream)
 
 static void maybe_close(rpc_stream *stream)
 {
-    if (!stream->status_known || atomic_load(&stream->n_tags) > 0) return;
+    if (!stream->end_told || atomic_load(&stream->n_tags) > 0) return;
     grpc_metadata_array_destroy(&stream->initial);
     grpc_metadata_array_destroy(&stream->trailing);
     grpc_slice_unref(stream->status_text);
@@ -75,11 +75,23 @@ static void end_error(const rpc_stream *stream, sy_error *err)
                  (const char *)GRPC_SLICE_START_PTR(stream->status_text));
 }
 
+/* The last message and the status come in either order; the end is told after both. */
+static void maybe_end(rpc_stream *stream)
+{
+    sy_error err;
+
+    if (stream->status_known && !stream->recv_armed && !stream->end_told) {
+        stream->end_told = 1;
+        end_error(stream, &err);
+        stream->events->on_end(stream->ctx, stream, &err);
+    }
+    maybe_close(stream);
+}
+
 static void on_status(rpc_tag *tag, int ok)
 {
     rpc_stream *stream = RPC_OF(tag, rpc_stream, status_tag);
     rpc_send_queue dropped;
-    sy_error err;
 
     (void)ok; /* RECV_STATUS always succeeds */
     pthread_mutex_lock(&stream->mutex);
@@ -91,9 +103,7 @@ static void on_status(rpc_tag *tag, int ok)
     stream->n_tags--;
     stream->status_known = 1;
     rpc_timer_stop(&stream->ready_timer);
-    end_error(stream, &err);
-    stream->events->on_end(stream->ctx, stream, &err);
-    maybe_close(stream);
+    maybe_end(stream);
 }
 
 /* ---- opening; loop only ---- */
@@ -145,31 +155,30 @@ static void arm_receive(rpc_stream *stream)
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
 
     op.data.recv_message.recv_message = &stream->recv_buffer;
-    (void)start(stream, &op, 1, &stream->recv_tag);
+    stream->recv_armed = start(stream, &op, 1, &stream->recv_tag);
 }
 
 static void on_received(rpc_tag *tag, int ok)
 {
     rpc_stream *stream = RPC_OF(tag, rpc_stream, recv_tag);
     grpc_byte_buffer *buffer = stream->recv_buffer;
-    sy_msg *msg;
+    sy_msg *msg = NULL;
 
     stream->recv_buffer = NULL;
+    stream->recv_armed = 0;
     stream->n_tags--;
-    if (!ok || buffer == NULL || stream->status_known) { /* the last one; the status says why */
-        if (buffer != NULL) grpc_byte_buffer_destroy(buffer);
-        maybe_close(stream);
-        return;
+    if (ok && buffer != NULL) {
+        msg = rpc_msg_new(buffer);
+        if (msg == NULL) rpc_stream_cancel(stream, SY_ENOMEM, "no memory for a message");
+    } else if (buffer != NULL) {
+        grpc_byte_buffer_destroy(buffer);
     }
-    msg = rpc_msg_new(buffer);
-    if (msg == NULL) {
-        grpc_call_cancel_with_status(stream->call, GRPC_STATUS_RESOURCE_EXHAUSTED,
-                                     "no memory for a message", NULL);
-        return;
+    if (msg != NULL) {
+        arm_receive(stream); /* before the work: the next one can come in */
+        stream->events->on_message(stream->ctx, stream, msg);
+        sy_msg_free(msg);
     }
-    arm_receive(stream); /* before the work: the next one can come in */
-    stream->events->on_message(stream->ctx, stream, msg);
-    sy_msg_free(msg);
+    maybe_end(stream); /* without a message it was the last one; the status says why */
 }
 
 static void open_call(rpc_stream *stream, const rpc_stream_setup *setup)

@@ -35,7 +35,7 @@ static void assert_choice(const float *logits, uint32_t E, uint32_t k, int renor
         float scores[256];
 
         memcpy(scores, logits, E * sizeof(float));
-        sy_route_select(expert, weight, scores, E, k, renormalise, gate, kernels);
+        sy_route_select(expert, weight, scores, NULL, E, k, renormalise, gate, kernels);
         for (uint32_t j = 0; j < k; j++) {
             /* The vectors are printed to seven digits. */
             const float bound = 2e-7f * fmaxf(1.0f, want_weight[j]);
@@ -114,7 +114,7 @@ static void choices_are_the_k_largest_in_order(void **state)
             logits[e] = (float)(sy_splitmix64(counter++) % (s % 2 ? 9 : 1000)) * 0.01f;
         memcpy(scores, logits, sizeof(scores));
         ref->softmax(scores, E);
-        sy_route_select(expert, weight, logits, E, k, 0, &softmax_gate, ref);
+        sy_route_select(expert, weight, logits, NULL, E, k, 0, &softmax_gate, ref);
         for (uint32_t j = 0; j < k; j++) {
             uint32_t best = 0;
             for (uint32_t e = 1; e < E; e++)
@@ -139,7 +139,7 @@ static void nan_comes_after_every_number(void **state)
         uint16_t expert[4];
 
         memcpy(scores, logits, sizeof(scores));
-        sy_route_select(expert, weight, scores, 6, 4, 0, &gate, sy_kernels_at(i));
+        sy_route_select(expert, weight, scores, NULL, 6, 4, 0, &gate, sy_kernels_at(i));
         assert_memory_equal(expert, want, sizeof(want));
         assert_true(isnan(weight[3]));
     }
@@ -164,7 +164,7 @@ static void nan_never_chooses_an_expert_twice(void **state)
             uint32_t seen = 0;
 
             memcpy(scores, rows[r], sizeof(scores));
-            sy_route_select(expert, weight, scores, 6, 4, 1, &gate, sy_kernels_at(i / 2));
+            sy_route_select(expert, weight, scores, NULL, 6, 4, 1, &gate, sy_kernels_at(i / 2));
             for (size_t j = 0; j < 4; j++) {
                 assert_in_range(expert[j], 0, 5);
                 assert_false(seen & 1u << expert[j]);

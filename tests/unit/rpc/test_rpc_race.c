@@ -163,27 +163,30 @@ static void ids_that_share_a_place_are_kept_apart(void **state)
 {
     enum { IDS = 64, WINDOW = 8, STEPS = 4000 };
     fixture *f = *state;
-    int in_flight[IDS] = {0}, n = 0;
-    uint64_t seed = TEST_SEED;
+    uint64_t in_flight[IDS] = {0}, seed = TEST_SEED; /* the id of each residue, or 0 */
     answers a = {0};
     sy_peer *peer;
+    int n = 0;
 
     serve(f, (sy_server_config){0});
     peer = open_peer(f, "/t.Echo/Hold", (sy_peer_config){.window_max = WINDOW});
     wait_until(sy_peer_up(peer));
-    for (int step = 0; step < STEPS; step++) {
-        const uint64_t id = 1 + sy_splitmix64(seed++) % (IDS - 1);
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        const size_t i = sy_splitmix64(seed++) % IDS;
+        const uint64_t fresh = IDS * step + i; /* alike in the low bits, never used before */
 
         if (sy_splitmix64(seed++) % 2 == 0) {
+            const uint64_t id = in_flight[i] != 0 ? in_flight[i] : fresh;
+            const sy_status want = in_flight[i] != 0 ? SY_EEXISTS : n == WINDOW ? SY_ELIMIT : SY_OK;
             sy_frame frame = frame_of(id, 0);
-            const sy_status want = in_flight[id] ? SY_EEXISTS : n == WINDOW ? SY_ELIMIT : SY_OK;
 
             assert_int_equal(sy_peer_send(peer, id, &frame, on_answer, &a), want);
-            if (want == SY_OK) in_flight[id] = 1, n++;
+            if (want == SY_OK) in_flight[i] = id, n++;
         } else {
-            assert_int_equal(sy_peer_forget(peer, id), in_flight[id]);
-            n -= in_flight[id];
-            in_flight[id] = 0;
+            assert_int_equal(sy_peer_forget(peer, in_flight[i] != 0 ? in_flight[i] : fresh),
+                             in_flight[i] != 0);
+            n -= in_flight[i] != 0;
+            in_flight[i] = 0;
         }
         assert_int_equal(sy_peer_outstanding(peer), n);
     }

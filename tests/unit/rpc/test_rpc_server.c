@@ -157,10 +157,12 @@ static void a_path_with_odd_characters_works(void **state)
 static void garbage_on_the_port_harms_nobody(void **state)
 {
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    static const char settings[9] = {0, 0, 0, 4}; /* an empty SETTINGS frame */
     fixture *f = *state;
     char bytes[4096], tcp[32];
     int fd[24];
     uint64_t seed = TEST_SEED;
+    int64_t before_us;
     sy_error err;
 
     assert_int_equal(try_serve(f, "127.0.0.1:0", (sy_server_config){0}, &err), SY_OK);
@@ -169,17 +171,19 @@ static void garbage_on_the_port_harms_nobody(void **state)
     for (size_t i = 0; i < SY_COUNT_OF(fd); i++) {
         fd[i] = connect_to(sy_server_port(f->server, 0));
         for (size_t b = 0; b < sizeof(bytes); b++) bytes[b] = (char)sy_splitmix64(seed++);
-        /* Some say nothing, some talk nonsense, some begin well. */
-        if (i % 3 == 1) (void)!write(fd[i], bytes, sizeof(bytes));
-        if (i % 3 == 2) {
-            (void)!write(fd[i], preface, strlen(preface));
-            (void)!write(fd[i], bytes, i * 7);
-        }
+        /* Some say nothing, some talk nonsense, some begin well, and some do not even read GOAWAY.
+         */
+        if (i % 4 == 1) (void)!write(fd[i], bytes, sizeof(bytes));
+        if (i % 4 >= 2) (void)!write(fd[i], preface, strlen(preface));
+        if (i % 4 == 2) (void)!write(fd[i], bytes, i * 7);
+        if (i % 4 == 3) (void)!write(fd[i], settings, sizeof(settings));
         assert_int_equal(run_call(f, "/t.Echo/Unary", frame_of(1, 9), NULL, &err), SY_OK);
     }
     for (size_t i = 0; i < SY_COUNT_OF(fd); i += 2) close(fd[i]);
     assert_int_equal(run_call(f, "/t.Echo/Unary", frame_of(1, 9), NULL, &err), SY_OK);
-    stop_serving(f, WAIT_US); /* the silent connections do not hold it up */
+    before_us = sy_clock_us();
+    stop_serving(f, 4 * WAIT_US); /* the silent connections do not hold it up */
+    assert_true(sy_clock_us() - before_us < WAIT_US / 3);
     for (size_t i = 1; i < SY_COUNT_OF(fd); i += 2) close(fd[i]);
 }
 
