@@ -40,6 +40,10 @@ void sy_panels_pack(void *dst, const void *src, sy_dtype dtype, uint32_t n, uint
 float sy_panels_at(const sy_panels *w, uint32_t n,
                    uint32_t k); /* one element, widened: for tests and tools */
 
+/* 1 when a product of this size takes less than waking other threads would: a few microseconds of
+ * arithmetic, and weights that one core reads as fast as two. */
+int sy_kernels_is_small(size_t rows, uint32_t n, uint32_t k, sy_dtype dtype);
+
 typedef struct sy_kernels {
     const char *name; /* "ref", "avx2", "avx512" */
 

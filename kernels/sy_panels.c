@@ -67,3 +67,11 @@ float sy_panels_at(const sy_panels *w, uint32_t n, uint32_t k)
     sy_dtype_widen(&value, (const uint8_t *)w->data + item * sy_dtype_bytes(w->dtype), w->dtype, 1);
     return value;
 }
+
+int sy_kernels_is_small(size_t rows, uint32_t n, uint32_t k, sy_dtype dtype)
+{
+    const double products = (double)rows * n * k;
+    const double weight_bytes = (double)n * k * (double)sy_dtype_bytes(dtype);
+
+    return products < 1 << 20 && weight_bytes < 256 << 10;
+}

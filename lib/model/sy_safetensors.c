@@ -8,6 +8,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "sy_arena.h"
 #include "sy_checkpoint_file.h"
@@ -382,4 +384,14 @@ const sy_tensor *sy_safetensors_find(const sy_safetensors *file, const char *nam
                      : bsearch(&key, file->by_name, file->n, sizeof(*file->by_name), order_by_name);
 
     return found != NULL ? *found : NULL;
+}
+
+void sy_tensor_release(const sy_tensor *tensor)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = ((uintptr_t)tensor->data + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)tensor->data + tensor->bytes) / page * page;
+
+    if (begin < end)
+        madvise((void *)begin, end - begin, MADV_DONTNEED); /* only advice: failure costs memory */
 }

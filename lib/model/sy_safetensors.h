@@ -34,6 +34,10 @@ size_t sy_safetensors_count(const sy_safetensors *file);
 const sy_tensor *sy_safetensors_at(const sy_safetensors *file, size_t i); /* in file order */
 const sy_tensor *sy_safetensors_find(const sy_safetensors *file, const char *name); /* NULL: none */
 
+/* The tensor's bytes have been copied elsewhere: its whole pages leave this process's memory, and
+ * come back from the file if they are read again. Any thread. */
+void sy_tensor_release(const sy_tensor *tensor);
+
 /* Writes a file in the reference writer's order (widest type first, then name). Fill is called once
  * a tensor, in that order, to append its bytes in pieces. */
 typedef struct sy_st_entry {

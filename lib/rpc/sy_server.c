@@ -10,9 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REQUESTS_ARMED                                                        \
-    8 /* calls that may arrive in one turn of the loop; more wait inside gRPC \
-       */
+#define REQUESTS_ARMED        8 /* calls that may arrive in one turn; more wait inside gRPC */
 #define INTERNAL_METHODS      (RPC_HEALTH_METHODS + RPC_REFLECTION_METHODS)
 #define INTERNAL_CALLS_EXTRA  64 /* past calls_max: a busy server must still answer its probes */
 #define CALLS_DEFAULT         1024

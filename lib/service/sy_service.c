@@ -1,7 +1,6 @@
 /* sy_service.c - the life of a server process: start-up order, readiness, and an orderly end. */
 #include "sy_service.h"
 
-#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -40,11 +39,6 @@ struct sy_service {
 void sy_service_init(void)
 {
     sy_control_block_signals();
-    /* Received messages are freed and allocated all the time: memory given back to the kernel would
-     * come back as page faults, which cost more than everything else in a message. */
-    mallopt(M_TRIM_THRESHOLD, 1 << 30);
-    mallopt(M_MMAP_THRESHOLD, 1 << 30);
-    mallopt(M_TOP_PAD, 16 << 20);
 }
 
 /* ---- options ---- */

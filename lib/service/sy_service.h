@@ -41,7 +41,7 @@ typedef struct sy_service_config {
                                                 100 ms and by probes */
 } sy_service_config;
 
-/* First thing in main, before any thread exists: signals, memory tuning. */
+/* First thing in main, before any thread exists: signals are blocked for all. */
 void sy_service_init(void);
 /* Parses the common options and `extra`, opens the log. SY_ECANCELLED: help was printed. */
 SY_MUST_USE sy_status sy_service_parse(sy_service_options *out, int argc, char **argv,

@@ -95,6 +95,16 @@ static void down_task(void *arg, size_t task, unsigned thread)
                        &g->shard->down, begin, end);
 }
 
+/* All groups together are less work than waking the pool. */
+static int is_small(const sy_shard_group *groups, size_t n_groups)
+{
+    const sy_panels *w = &groups[0].shard->gate;
+    uint32_t rows = 0;
+
+    for (size_t i = 0; i < n_groups; i++) rows = SY_MAX(rows, groups[i].end - groups[i].begin);
+    return n_groups <= 4 && sy_kernels_is_small(rows * n_groups, w->n, w->k, w->dtype);
+}
+
 sy_status sy_shard_compute(float *y, const float *x, size_t x_stride, const uint32_t *x_row,
                            const sy_shard_group *groups, size_t n_groups, sy_shard_scratch *scratch,
                            sy_pool *pool, const sy_kernels *kernels)
@@ -119,6 +129,7 @@ sy_status sy_shard_compute(float *y, const float *x, size_t x_stride, const uint
     SY_TRY(grow(&scratch->tile, &scratch->tile_floats, threads * tile_floats()));
     j.h = scratch->h;
     j.tile = scratch->tile;
+    if (is_small(groups, n_groups)) pool = NULL;
     j.chunks = (sy_panels_count((uint32_t)j.ffn) + CHUNK_PANELS - 1) / CHUNK_PANELS;
     sy_pool_run(pool, n_groups * j.chunks, gate_up_task, &j);
     j.chunks = (sy_panels_count((uint32_t)j.hidden) + CHUNK_PANELS - 1) / CHUNK_PANELS;

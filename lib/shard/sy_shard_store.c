@@ -135,6 +135,7 @@ static sy_status shard_pack(sy_shard **out, const sy_model *model, uint32_t laye
     made->shard.bytes = at[3];
     made->refs = 1;
     st = sy_map_guard(pack, &job, err);
+    for (int i = 0; i < 3; i++) sy_tensor_release(job.tensor[i]);
     if (st != SY_OK) {
         free(data);
         free(made);

@@ -152,6 +152,16 @@ static void attend_task(void *arg, size_t i, unsigned thread)
                 s->ws->score + (size_t)thread * s->trunk->desc.context);
 }
 
+/* Scores and values of all rows are less work than waking the pool. */
+static int attention_is_small(const step *s)
+{
+    const sy_model_desc *d = &s->trunk->desc;
+    uint64_t keys = 0;
+
+    for (uint32_t t = 0; t < s->batch->n_rows; t++) keys += s->batch->position[t] + 1;
+    return keys * d->n_heads * d->head_dim < 256 << 10;
+}
+
 void sy_trunk_attention(const sy_trunk *trunk, sy_trunk_ws *ws, sy_kv *kv, uint32_t layer, float *x,
                         const sy_batch *batch)
 {
@@ -165,8 +175,9 @@ void sy_trunk_attention(const sy_trunk *trunk, sy_trunk_ws *ws, sy_kv *kv, uint3
     trunk_matmul(trunk, ws->pool, ws->q, ws->xn, NULL, batch->n_rows, &w->q);
     trunk_matmul(trunk, ws->pool, ws->k, ws->xn, NULL, batch->n_rows, &w->k);
     trunk_matmul(trunk, ws->pool, ws->v, ws->xn, NULL, batch->n_rows, &w->v);
-    sy_pool_run(ws->pool, batch->n_rows, project_task, &s);
-    sy_pool_run(ws->pool, (size_t)batch->n_rows * d->n_heads, attend_task, &s);
+    sy_pool *pool = attention_is_small(&s) ? NULL : ws->pool;
+    sy_pool_run(pool, batch->n_rows, project_task, &s);
+    sy_pool_run(pool, (size_t)batch->n_rows * d->n_heads, attend_task, &s);
     trunk_matmul(trunk, ws->pool, ws->xn, ws->attn, NULL, batch->n_rows, &w->o);
     trunk->kernels->add(x, ws->xn, batch->n_rows * hidden);
 }

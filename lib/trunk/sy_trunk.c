@@ -81,6 +81,7 @@ static sy_status load_panels(load *l, sy_panels *out, sy_role role, uint32_t lay
     if (job.dst == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for %s", t->name);
     *out = (sy_panels){job.dst, t->dtype, n, k};
     sy_pool_run(l->pool, (sy_panels_count(n) + PACK_CHUNK - 1) / PACK_CHUNK, pack_task, &job);
+    sy_tensor_release(t);
     return job.status == SY_OK ? SY_OK : corrupt(t, err);
 }
 
@@ -151,6 +152,7 @@ static sy_status load_ends(load *l, sy_error *err)
     if (trunk->embed_copy == NULL)
         return sy_error_set(err, SY_ENOMEM, "no memory for the embedding");
     if (sy_map_guard(copy_guarded, trunk, NULL) != SY_OK) return corrupt(trunk->embed, err);
+    sy_tensor_release(trunk->embed);
     SY_TRY(load_vector(l, &trunk->final_norm, SY_ROLE_FINAL_NORM, 0, err));
     SY_TRY(
         load_panels(l, &trunk->head, trunk->desc.tied_head ? SY_ROLE_EMBED : SY_ROLE_HEAD, 0, err));
@@ -240,7 +242,8 @@ void trunk_matmul(const sy_trunk *trunk, sy_pool *pool, float *y, const float *x
 {
     matmul_job job = {trunk->kernels, y, x, w->n, w->k, x_row, rows, w};
 
-    sy_pool_run(pool, (sy_panels_count(w->n) + MATMUL_CHUNK - 1) / MATMUL_CHUNK, matmul_task, &job);
+    sy_pool_run(sy_kernels_is_small(rows, w->n, w->k, w->dtype) ? NULL : pool,
+                (sy_panels_count(w->n) + MATMUL_CHUNK - 1) / MATMUL_CHUNK, matmul_task, &job);
 }
 
 /* ---- a step's ends ---- */

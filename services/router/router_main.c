@@ -1,6 +1,6 @@
 /* router_main.c - switchyard-router: loads the gates, answers Route. Stateless: any number of
- * replicas may run. Threads: the rpc loop takes messages and never blocks; workers decode, compute
- * and answer; the control thread does the rest. */
+ * replicas may run. Threads: the rpc loop takes messages and answers quick ones itself; workers
+ * decode, compute and answer the others; the control thread does the rest. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

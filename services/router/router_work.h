@@ -21,6 +21,7 @@ typedef struct router {
     sy_queue *queue; /* of router_job */
     pthread_t thread[ROUTER_THREADS_MAX];
     unsigned n_threads;
+    sy_arena loop_arena; /* the loop thread's, for requests that it answers itself */
     sy_metric *rows, *seconds, *errors;
 } router;
 
