@@ -334,7 +334,7 @@ sy_status tool_redis_members(sy_member **out, size_t *n, tool_redis *redis, sy_m
     char pattern[KEY_BYTES + 1];
     member_list list = {.prefix = prefix};
     size_t n_left = 0;
-    int is_there;
+    int is_there = 0;
     sy_status st;
 
     *out = NULL;

@@ -33,7 +33,7 @@ typedef enum manner {
 } manner;
 
 typedef struct fake_node {
-    char name[16], address[64];
+    char name[24], address[64];
     sy_server *server;
     _Atomic int manner;
     atomic_int messages, rows;
@@ -307,7 +307,7 @@ static int set_up(void **state)
     must(sy_loop_open(&client_loop, "client"), &err);
     start_fake(&router, "router-0", 1);
     for (int i = 0; i < NODES; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof(name), "expert-%d", i);
         start_fake(&node[i], name, 0);
     }

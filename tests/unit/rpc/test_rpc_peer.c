@@ -54,7 +54,9 @@ static void ten_thousand_replies_out_of_order_find_their_requests(void **state)
             answered += n_new;
         }
         wait_until(a.n == sent + AT_ONCE);
+        pthread_mutex_lock(&f->service->mutex);
         f->service->n_held = 0;
+        pthread_mutex_unlock(&f->service->mutex);
     }
     assert_int_equal(a.n_ok, N);
     close_peer(f, peer);

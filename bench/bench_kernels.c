@@ -1,0 +1,200 @@
+/* bench_kernels.c - how fast the matrix product is, as shares of what this machine can do: GFLOP/s
+ * against multiply-adds in registers, weight bytes read against memory read in four streams. One
+ * thread; weights larger than the caches, a different matrix each call, as when experts alternate.
+ * Results are compared with the reference, bit by bit, before anything is timed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench_limits.h"
+#include "sy_args.h"
+#include "sy_kernels.h"
+
+#define K             2048
+#define N             1024
+#define T_MAX         512
+#define ROWS_CHECKED  16 /* x repeats its first rows, so that checking these checks all */
+#define WEIGHTS_BYTES ((size_t)256 << 20)
+#define SECONDS       0.25 /* a figure, after warming up */
+#define SAMPLES_MAX   256
+
+typedef struct bench {
+    const sy_kernels *kernels;
+    uint8_t *weights; /* WEIGHTS_BYTES: as many copies of one matrix as fit */
+    float *x;         /* [T_MAX][K] */
+    float *y;         /* [T_MAX][N] */
+    float *want;      /* [ROWS_CHECKED][N], from the reference */
+    int json;
+    int n_figures;
+} bench;
+
+static sy_panels matrix_at(const bench *b, sy_dtype dtype, size_t i)
+{
+    const size_t bytes = sy_panels_bytes(dtype, N, K);
+
+    return (sy_panels){b->weights + i % (WEIGHTS_BYTES / bytes) * bytes, dtype, N, K};
+}
+
+static void multiply(const bench *b, const sy_kernels *kernels, float *y, size_t T, sy_panels w)
+{
+    kernels->matmul(y, N, b->x, K, NULL, T, &w, 0, sy_panels_count(N));
+}
+
+static float small_random(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (float)(int32_t)*state * 0x1p-31f;
+}
+
+/* Fills x and every copy of the matrix, and computes what the reference makes of them. 0: no
+ * memory. */
+static int prepare(bench *b, sy_dtype dtype)
+{
+    const size_t item_bytes = sy_dtype_bytes(dtype);
+    const size_t bytes = sy_panels_bytes(dtype, N, K);
+    uint8_t *source = malloc((size_t)N * K * item_bytes);
+    uint32_t random = 1;
+
+    if (source == NULL) return 0;
+    for (size_t i = 0; i < (size_t)N * K; i++) {
+        const float v = small_random(&random);
+        const uint16_t half = dtype == SY_BF16 ? sy_f32_to_bf16(v) : sy_f32_to_f16(v);
+        memcpy(source + i * item_bytes, item_bytes == 4 ? (const void *)&v : &half, item_bytes);
+    }
+    sy_panels_pack(b->weights, source, dtype, N, K, 0, sy_panels_count(N));
+    free(source);
+    for (size_t i = 1; i < WEIGHTS_BYTES / bytes; i++)
+        memcpy(b->weights + i * bytes, b->weights, bytes);
+    for (size_t i = 0; i < (size_t)ROWS_CHECKED * K; i++) b->x[i] = small_random(&random);
+    for (size_t t = ROWS_CHECKED; t < T_MAX; t++)
+        memcpy(b->x + t * K, b->x + t % ROWS_CHECKED * K, K * sizeof(float));
+    multiply(b, sy_kernels_at(0), b->want, ROWS_CHECKED, matrix_at(b, dtype, 0));
+    return 1;
+}
+
+static int results_are_right(const bench *b, sy_dtype dtype, size_t T)
+{
+    multiply(b, b->kernels, b->y, T, matrix_at(b, dtype, 0));
+    for (size_t t = 0; t < T; t++) {
+        const void *got = b->y + t * N, *want = b->want + t % ROWS_CHECKED * N;
+        if (memcmp(got, want, N * sizeof(float)) != 0) return 0; /* bits, not values */
+    }
+    return 1;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The median time of a call. A sample is several calls on matrices that are no longer cached. */
+static double seconds_per_call(const bench *b, sy_dtype dtype, size_t T)
+{
+    double sample[SAMPLES_MAX];
+    const size_t n_calls = T <= 16 ? 4 : 1;
+    const double end = bench_now_s() + SECONDS;
+    size_t n = 0, matrix = 1;
+
+    while (n < 3 || (n < SAMPLES_MAX && bench_now_s() < end)) {
+        const double start = bench_now_s();
+        for (size_t i = 0; i < n_calls; i++)
+            multiply(b, b->kernels, b->y, T, matrix_at(b, dtype, matrix++));
+        sample[n++] = (bench_now_s() - start) / (double)n_calls;
+    }
+    qsort(sample, n, sizeof(sample[0]), by_value);
+    return sample[n / 2];
+}
+
+static int measure(bench *b, sy_dtype dtype, size_t T)
+{
+    if (!results_are_right(b, dtype, T)) {
+        fprintf(stderr, "bench_kernels: %s, %s, T = %zu: results differ from ref; not timed\n",
+                b->kernels->name, sy_dtype_name(dtype), T);
+        return 0;
+    }
+    const double peak_gflops = bench_fma_peak_gflops(b->kernels->name);
+    const double dram_gbps = bench_dram_read_gbps(b->weights, WEIGHTS_BYTES);
+    const double s = seconds_per_call(b, dtype, T);
+    const double gflops = 2.0 * (double)T * N * K / s * 1e-9;
+    const double gbps = (double)sy_panels_bytes(dtype, N, K) / s * 1e-9;
+    const double fma_share = peak_gflops > 0 ? gflops / peak_gflops : 0;
+
+    if (b->json) {
+        printf("%s\n  {\"kernels\": \"%s\", \"dtype\": \"%s\", \"T\": %zu, \"K\": %d, \"N\": %d, "
+               "\"us\": %.1f, \"gflops\": %.2f, \"fma_peak_gflops\": %.2f, \"fma_share\": %.3f, "
+               "\"weights_gbps\": %.2f, \"dram_gbps\": %.2f, \"dram_share\": %.3f}",
+               b->n_figures++ > 0 ? "," : "", b->kernels->name, sy_dtype_name(dtype), T, K, N,
+               s * 1e6, gflops, peak_gflops, fma_share, gbps, dram_gbps, gbps / dram_gbps);
+    } else {
+        printf("%-7s %-5s %4zu %10.1f %8.1f %8.1f %5.0f %% %8.1f %8.1f %5.0f %%\n",
+               b->kernels->name, sy_dtype_name(dtype), T, s * 1e6, gflops, peak_gflops,
+               100 * fma_share, gbps, dram_gbps, 100 * gbps / dram_gbps);
+    }
+    fflush(stdout);
+    return 1;
+}
+
+/* All figures of the chosen implementation, or of every vector implementation that runs here. */
+static int measure_all(bench *b, const sy_kernels *chosen)
+{
+    static const sy_dtype dtypes[] = {SY_BF16, SY_F16, SY_F32};
+    static const size_t tokens[] = {1, 2, 4, 8, 16, 512};
+
+    for (size_t d = 0; d < SY_COUNT_OF(dtypes); d++) {
+        if (!prepare(b, dtypes[d])) return 0;
+        for (size_t i = 0; i < sy_kernels_count(); i++) {
+            b->kernels = sy_kernels_at(i);
+            if (chosen != NULL ? b->kernels != chosen : i == 0) continue;
+            for (size_t t = 0; t < SY_COUNT_OF(tokens); t++)
+                if (!measure(b, dtypes[d], tokens[t])) return 0;
+        }
+    }
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    bench b = {0};
+    const char *name = NULL;
+    const sy_kernels *chosen = NULL;
+    sy_error err;
+    const sy_arg args[] = {
+        {.name = "kernels",
+         .value = "NAME",
+         .help = "only this implementation; default: all but ref",
+         .kind = SY_ARG_STRING,
+         .out = &name},
+        {.name = "json",
+         .help = "a JSON array instead of a table",
+         .kind = SY_ARG_FLAG,
+         .out = &b.json},
+    };
+
+    const sy_status st = sy_args_parse(argc, argv, args, SY_COUNT_OF(args),
+                                       "bench_kernels [options]", NULL, 0, NULL, &err);
+    if (st == SY_ECANCELLED) return 0;
+    if (st != SY_OK || (name != NULL && sy_kernels_choose(&chosen, name, &err) != SY_OK)) {
+        fprintf(stderr, "bench_kernels: %s\n", err.message);
+        return 2;
+    }
+    b.weights = bench_memory(WEIGHTS_BYTES);
+    b.x = bench_memory((size_t)T_MAX * K * sizeof(float));
+    b.y = bench_memory((size_t)T_MAX * N * sizeof(float));
+    b.want = bench_memory((size_t)ROWS_CHECKED * N * sizeof(float));
+    if (b.weights == NULL || b.x == NULL || b.y == NULL || b.want == NULL) {
+        fprintf(stderr, "bench_kernels: no memory for %zu MiB of weights\n", WEIGHTS_BYTES >> 20);
+        return 1;
+    }
+    if (b.json) {
+        printf("[");
+    } else {
+        printf("matmul, K = %d, N = %d, 1 thread; limits measured before each line\n", K, N);
+        printf("%-7s %-5s %4s %10s %8s %8s %7s %8s %8s %7s\n", "kernels", "dtype", "T", "us",
+               "GFLOP/s", "FMA peak", "share", "GB/s", "DRAM", "share");
+    }
+    const int ok = measure_all(&b, chosen);
+    if (b.json) printf("\n]\n");
+    return ok ? 0 : 1;
+}

@@ -1,0 +1,28 @@
+/* bench_limits.h - what the machine could do at best, measured in the same minute as the figure
+ * that is compared to it. */
+#ifndef BENCH_LIMITS_H
+#define BENCH_LIMITS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+double bench_now_s(void); /* monotonic seconds */
+
+/* The loops themselves, once, for those who run several at a time. Both return the work done:
+ * floating-point operations, 0 for "ref"; bytes. */
+double bench_fma_chains(const char *kernels);
+double bench_read(const void *memory, size_t bytes, unsigned n_streams);
+
+/* Multiply-adds in registers only, one thread, with the widest vectors that the named kernels use:
+ * GFLOP/s, 0 for "ref". */
+double bench_fma_peak_gflops(const char *kernels);
+
+/* Reads memory in four streams, one thread: GB/s. memory is 64-byte aligned and larger than the
+ * caches. */
+double bench_dram_read_gbps(const void *memory, size_t bytes);
+
+/* Zeroed memory, in huge pages where the system gives them; NULL if there is none. Lives until the
+ * process ends. */
+void *bench_memory(size_t bytes);
+
+#endif
