@@ -8,8 +8,6 @@
 #include "sy_clock.h"
 #include "sy_hash.h"
 
-enum { SUSPECT_US = 2 * 1000 * 1000 };
-
 /* ---- whom to ask ---- */
 
 static uint32_t shard_of(const agg_lane *lane, const sy_moe_call *call, uint32_t expert)
@@ -177,7 +175,7 @@ static void give_up_on(agg_lane *lane, const agg_slot_rows *slot, sy_status why)
     const sy_plan *plan = &lane->plan;
 
     if (why == SY_EDEADLINE)
-        atomic_store_explicit(&node->suspect_until_us, sy_clock_us() + SUSPECT_US,
+        atomic_store_explicit(&node->suspect_until_us, sy_clock_us() + AGG_SUSPECT_US,
                               memory_order_relaxed);
     for (uint32_t g = 0, i = 0; g < plan->n_groups && i < slot->n_rows; g++) {
         if (slot->row[i] >= plan->group[plan->active[g] + 1]) continue;

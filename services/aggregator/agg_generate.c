@@ -103,7 +103,8 @@ static void send_finish(generation *gen, const sy_gen_event *e)
                    .compute_ms = (double)s->moe.compute_us / 1e3,
                    .combine_ms = (double)s->moe.combine_us / 1e3,
                    .placement_hash = s->placement_hash,
-                   .n_policies = gen->experts_per_token != 0,
+                   .n_policies = gen->experts_per_token != 0 &&
+                                 gen->experts_per_token < gen->agg->desc->top_k,
                    .policy = policy}};
     snprintf(text, sizeof(text), "experts_per_token=%u", gen->experts_per_token);
     sy_status st = send_reply(gen, &reply, NULL);

@@ -76,15 +76,22 @@ static void scatter_good(agg_lane *lane, const sy_moe_call *call, uint32_t k,
         }
 }
 
-/* The least loaded of two that a hash picks, among those that are up and not tried yet; NULL: none
- * is left. */
+/* The least loaded of two that a hash picks, among those that are up and not tried yet; suspects
+ * only when nobody else is left. NULL: none is. */
 static agg_node *pick_router(const agg_view *view, const uint8_t *tried, uint64_t salt)
 {
+    const int64_t now_us = sy_clock_us();
     agg_node *best = NULL;
     uint32_t up[FANOUT_MAX], n = 0;
 
-    for (uint32_t i = 0; i < view->n_routers && n < FANOUT_MAX; i++)
-        if (!tried[i] && sy_peer_up(view->router[i]->peer)) up[n++] = i;
+    for (int suspects = 0; suspects < 2 && n == 0; suspects++)
+        for (uint32_t i = 0; i < view->n_routers && n < FANOUT_MAX; i++) {
+            const agg_node *node = view->router[i];
+            if (tried[i] || !sy_peer_up(node->peer)) continue;
+            if (suspects ||
+                atomic_load_explicit(&node->suspect_until_us, memory_order_relaxed) <= now_us)
+                up[n++] = i;
+        }
     for (int choice = 0; choice < 2 && n > 0; choice++) {
         agg_node *node = view->router[up[sy_splitmix64(salt + (uint64_t)choice) % n]];
         if (best == NULL || sy_peer_outstanding(node->peer) < sy_peer_outstanding(best->peer))
@@ -169,6 +176,9 @@ static sy_status ask_routers(agg_lane *lane, sy_moe_call *call, uint32_t k, sy_b
             call->error = last;
             return st;
         }
+        if (st == SY_EDEADLINE)
+            atomic_store_explicit(&node->suspect_until_us, sy_clock_us() + AGG_SUSPECT_US,
+                                  memory_order_relaxed);
         for (uint32_t i = 0; i < lane->view->n_routers; i++)
             tried[i] |= lane->view->router[i] == node;
     }

@@ -10,6 +10,9 @@
 #include "sy_plan.h"
 #include "sy_route.h"
 
+/* A peer that kept silent is asked only when nobody else is left, for this long. */
+#define AGG_SUSPECT_US (2 * 1000 * 1000)
+
 typedef struct agg_moe_config {
     const sy_model *model;
     const sy_kernels *kernels;
