@@ -74,6 +74,7 @@ static double together(job *jobs, unsigned n_threads)
         begin_s = SY_MIN(begin_s, jobs[n].begin_s);
         end_s = SY_MAX(end_s, jobs[n].end_s);
         work += jobs[n].work;
+        jobs[n].start = NULL;
     }
     return work / (end_s - begin_s);
 }

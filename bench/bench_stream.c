@@ -95,7 +95,8 @@ static void start_server(server *s, const char *dir, int index)
     char path[96], serve_option[] = "--serve", name[] = "bench_stream";
     char *argv[] = {name, serve_option, path, NULL};
     posix_spawn_file_actions_t files;
-    int in[2], out[2], port = 0;
+    char line[32];
+    int in[2], out[2];
 
     snprintf(path, sizeof(path), "%s/%d.sock", dir, index);
     /* Closed in every child: a server whose standard input another one holds never sees its end. */
@@ -110,10 +111,12 @@ static void start_server(server *s, const char *dir, int index)
     close(out[1]);
     s->stdin_fd = in[1];
     FILE *port_file = fdopen(out[0], "r");
-    if (port_file == NULL || fscanf(port_file, "%d", &port) != 1) give_up("a server did not start");
+    if (port_file == NULL || fgets(line, sizeof(line), port_file) == NULL)
+        give_up("a server did not start");
+    const long port = strtol(line, NULL, 10);
     fclose(port_file);
     snprintf(s->address[BENCH_UNIX], sizeof(s->address[0]), "unix:%s", path);
-    snprintf(s->address[BENCH_TCP], sizeof(s->address[0]), "127.0.0.1:%d", port);
+    snprintf(s->address[BENCH_TCP], sizeof(s->address[0]), "127.0.0.1:%ld", port);
 }
 
 static void stop_server(server *s)

@@ -162,10 +162,12 @@ out:
 static sy_status take_reply(tool_http_reply *out, const get *g, const sy_strbuf *text)
 {
     const char *end = strstr(text->data, "\r\n\r\n");
+    const char *code = strchr(text->data, ' ');
 
-    if (end == NULL || sscanf(text->data, "HTTP/%*d.%*d %d", &out->status) != 1) {
+    if (end == NULL || code == NULL || strncmp(text->data, "HTTP/1.", 7) != 0) {
         return sy_error_set(g->err, SY_EDATALOSS, "%s: the answer is not HTTP", g->address);
     }
+    out->status = (int)strtol(code + 1, NULL, 10);
     end += 4;
     out->body_bytes = text->len - (size_t)(end - text->data);
     out->body = malloc(out->body_bytes + 1);

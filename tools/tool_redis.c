@@ -35,8 +35,9 @@ static sy_status ask(redisReply **out, tool_redis *redis, int argc, const char *
 
     *out = NULL;
     if (reply == NULL) {
-        return sy_error_set(err, SY_EUNAVAILABLE, "Redis at %s does not answer: %s", redis->where,
-                            redis->context->errstr);
+        sy_error_set(err, SY_EUNAVAILABLE, "Redis at %s does not answer: %s", redis->where,
+                     redis->context->errstr);
+        return SY_EUNAVAILABLE;
     }
     if (reply->type == REDIS_REPLY_ERROR) {
         const sy_status st = strncmp(reply->str, "BUSYKEY", 7) == 0 ? SY_EEXISTS : SY_EPRECONDITION;

@@ -77,11 +77,13 @@ static uint64_t read_rss_bytes(pid_t pid)
     char path[64];
     char *text;
     size_t n;
+    const char *resident;
     unsigned long long pages = 0;
 
     snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
     if (sy_file_read(&text, &n, path, 4096, NULL) != SY_OK) return 0;
-    if (sscanf(text, "%*u %llu", &pages) != 1) pages = 0;
+    resident = strchr(text, ' '); /* the second number */
+    if (resident != NULL) pages = strtoull(resident, NULL, 10);
     free(text);
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }

@@ -32,7 +32,8 @@ static void env_name(char out[ENV_NAME_BYTES], const char *name)
     size_t len = sizeof(ENV_PREFIX) - 1;
 
     memcpy(out, ENV_PREFIX, len);
-    for (; *name != '\0'; name++) out[len++] = *name == '-' ? '_' : (char)toupper((unsigned char)*name);
+    for (; *name != '\0'; name++)
+        out[len++] = *name == '-' ? '_' : (char)toupper((unsigned char)*name);
     out[len] = '\0';
 }
 

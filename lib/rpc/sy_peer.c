@@ -155,7 +155,9 @@ static int64_t with_jitter(sy_peer *peer, int64_t delay_us)
 {
     const float unit = sy_unit_float(sy_splitmix64(peer->jitter++));
 
-    return delay_us - delay_us / 5 + (int64_t)((float)(delay_us / 5 * 2) * unit);
+    const int64_t spread_us = delay_us / 5;
+
+    return delay_us - spread_us + (int64_t)((float)(2 * spread_us) * unit);
 }
 
 static int64_t next_backoff(sy_peer *peer, int64_t *backoff_us)

@@ -150,7 +150,7 @@ static sy_status ask_router(agg_lane *lane, sy_moe_call *call, agg_node *node, s
     sy_fanout_wait(lane->fanout, deadline_us);
     sy_error_clear(err);
     sy_status st = read_route_reply(lane, call, k, n_good, err);
-    if (st != SY_OK) sy_error_prefix(err, "router %s: ", node->name);
+    if (st != SY_OK) sy_error_prefix(err, "router %s", node->name);
     return st;
 }
 
