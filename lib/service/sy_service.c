@@ -113,6 +113,24 @@ int sy_service_exit_code(const sy_error *err, const char *program)
     return err->status == SY_EINVAL ? 2 : 1;
 }
 
+void sy_service_refuse(sy_call *call, sy_status st, const char *text)
+{
+    sy_error err = {0};
+
+    sy_error_clear(&err);
+    sy_error_set(&err, st, "%s", text);
+    sy_call_finish(call, &err);
+}
+
+sy_status sy_service_check_model(const char *served, const char *asked, sy_error *err)
+{
+    if (asked[0] == '\0' || strcmp(asked, served) == 0) return SY_OK;
+    sy_error_set(err, SY_ENOTFOUND, "model: %s is not served here; what is served is %s", asked,
+                 served);
+    sy_error_where(err, "MODEL_UNKNOWN", -1, -1, NULL);
+    return SY_ENOTFOUND;
+}
+
 /* ---- readiness: control thread ---- */
 
 static void set_health(sy_service *service, int serving)

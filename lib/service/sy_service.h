@@ -67,6 +67,10 @@ void sy_service_wait(sy_service *service);
 void sy_service_stop_control(sy_service *service);
 /* Stops the control plane, then the loop; peers are closed before. Accepts NULL. */
 void sy_service_close(sy_service *service);
+/* Ends a call with a status and a text. Any thread. */
+void sy_service_refuse(sy_call *call, sy_status st, const char *text);
+/* SY_ENOTFOUND (MODEL_UNKNOWN) unless asked is "" or the model served here. */
+sy_status sy_service_check_model(const char *served, const char *asked, sy_error *err);
 /* "error: TEXT" on stderr and the exit code for a failed start: 2 for usage, 1 otherwise, 0 for
  * SY_ECANCELLED (help). */
 int sy_service_exit_code(const sy_error *err, const char *program);

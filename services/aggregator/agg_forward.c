@@ -14,7 +14,7 @@ static atomic_ullong next_request = 1;
 
 static sy_status check_request(const aggregator *agg, const sy_forward_request *r, sy_error *err)
 {
-    sy_status st = agg_check_model(agg, r->model, err);
+    sy_status st = sy_service_check_model(sy_model_name(agg->model), r->model, err);
 
     if (st != SY_OK) return st;
     if (r->layer >= agg->desc->n_layers)
@@ -99,7 +99,6 @@ static void answer(sy_call *call, int stream, sy_forward_reply *reply, sy_buf *o
                    const sy_error *err)
 {
     sy_frame frame;
-    sy_error failed = {0};
 
     if (err->status != SY_OK && !stream) {
         sy_call_finish(call, err);
@@ -108,19 +107,14 @@ static void answer(sy_call *call, int stream, sy_forward_reply *reply, sy_buf *o
     reply->status = *err;
     if (err->status != SY_OK) reply->output = (sy_rows){0};
     if (sy_wire_forward_reply_encode(&frame, reply, err->status == SY_OK ? out : NULL) != SY_OK) {
-        sy_error_clear(&failed);
-        sy_error_set(&failed, SY_ENOMEM, "no memory for the answer");
-        sy_call_finish(call, &failed);
+        sy_service_refuse(call, SY_ENOMEM, "no memory for the answer");
         return;
     }
     sy_status st = sy_call_send(call, &frame);
-    if (st == SY_ELIMIT) {
-        sy_error_clear(&failed);
-        sy_error_set(&failed, st, "the client does not read its answers");
-        sy_call_finish(call, &failed);
-    } else if (!stream) {
+    if (st == SY_ELIMIT)
+        sy_service_refuse(call, st, "the client does not read its answers");
+    else if (!stream)
         sy_call_finish(call, NULL);
-    }
 }
 
 static void serve(aggregator *agg, const sy_moe *moe, agg_job *job, sy_arena *arena)

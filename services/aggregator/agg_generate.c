@@ -170,7 +170,7 @@ static sy_status submit(aggregator *agg, generation *gen, const sy_generate_requ
     uint64_t id = 0;
     sy_status st;
 
-    SY_TRY(agg_check_model(agg, request->model, err));
+    SY_TRY(sy_service_check_model(sy_model_name(agg->model), request->model, err));
     SY_TRY(tokenize(agg, request, &ids, err));
     gen->experts_per_token = request->policy.experts_per_token;
     const sy_gen_params params = params_of(request, &ids, gen);
@@ -227,10 +227,7 @@ void agg_generate_message(void *ctx, sy_call *call, sy_msg *msg)
     generation *gen = calloc(1, sizeof(*gen));
 
     if (gen == NULL) {
-        sy_error err = {0};
-        sy_error_clear(&err);
-        sy_error_set(&err, SY_ENOMEM, "no memory for the request");
-        sy_call_finish(call, &err);
+        sy_service_refuse(call, SY_ENOMEM, "no memory for the request");
         return;
     }
     atomic_init(&gen->refs, 1);

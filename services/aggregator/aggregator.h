@@ -51,9 +51,6 @@ typedef struct agg_job {
 void agg_job_push(sy_queue *queue, sy_call *call, sy_msg *msg, const char *what);
 void agg_job_free(agg_job *job);
 
-/* SY_ENOTFOUND unless name is "" or the model served here. */
-sy_status agg_check_model(const aggregator *agg, const char *name, sy_error *err);
-
 sy_status agg_generate_open(aggregator *agg, sy_error *err);
 void agg_generate_close(aggregator *agg); /* the server is closed; joins the thread */
 sy_status agg_forward_open(aggregator *agg, sy_error *err);

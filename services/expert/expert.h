@@ -83,7 +83,4 @@ void compute_close(expert *self); /* the server is closed; accepts one that neve
 void compute_message(void *ctx, sy_call *call, sy_msg *msg);
 void compute_stream_open(void *ctx, sy_call *call);
 
-void expert_refuse(sy_call *call, sy_status st, const char *text); /* ends the call */
-sy_status expert_check_model(const expert *self, const char *name, sy_error *err);
-
 #endif

@@ -61,12 +61,12 @@ static void send_answer(expert *self, compute_job *job, sy_compute_reply *reply,
     reply->id = job->request.id;
     reply->status = *err;
     if (sy_wire_compute_reply_encode(&frame, reply, bulk) != SY_OK) {
-        expert_refuse(job->call, SY_ENOMEM, "no memory for the answer");
+        sy_service_refuse(job->call, SY_ENOMEM, "no memory for the answer");
         return;
     }
     sy_status st = sy_call_send(job->call, &frame);
     if (st == SY_ELIMIT)
-        expert_refuse(job->call, st, "the client does not read its answers");
+        sy_service_refuse(job->call, st, "the client does not read its answers");
     else if (!job->stream)
         sy_call_finish(job->call, NULL);
 }
@@ -128,7 +128,7 @@ void job_device_done(expert *self, compute_job *job)
 static sy_status check_request(const expert *self, const sy_compute_request *r, sy_error *err)
 {
     const sy_model_desc *d = self->desc;
-    sy_status st = expert_check_model(self, r->model, err);
+    sy_status st = sy_service_check_model(sy_model_name(self->model), r->model, err);
 
     if (st != SY_OK) return st;
     if (r->layer >= d->n_layers)
@@ -334,7 +334,7 @@ void compute_message(void *ctx, sy_call *call, sy_msg *msg)
     compute_job *job = job_take(self);
 
     if (job == NULL) {
-        expert_refuse(call, SY_ENOMEM, "no memory for the request");
+        sy_service_refuse(call, SY_ENOMEM, "no memory for the request");
         return;
     }
     job->call = sy_call_ref(call);
@@ -345,7 +345,7 @@ void compute_message(void *ctx, sy_call *call, sy_msg *msg)
     sy_call_pending(call, 1);
     sy_metric_add(self->messages, 1);
     if (sy_queue_push(self->device[0].queue, job) == SY_OK) return;
-    expert_refuse(call, SY_ELIMIT, "1024 messages wait already, which is the limit");
+    sy_service_refuse(call, SY_ELIMIT, "1024 messages wait already, which is the limit");
     job_let_go(self, job);
 }
 

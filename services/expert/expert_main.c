@@ -31,24 +31,6 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
                             extra, SY_COUNT_OF(extra), err);
 }
 
-void expert_refuse(sy_call *call, sy_status st, const char *text)
-{
-    sy_error err = {0};
-
-    sy_error_clear(&err);
-    sy_error_set(&err, st, "%s", text);
-    sy_call_finish(call, &err);
-}
-
-sy_status expert_check_model(const expert *self, const char *name, sy_error *err)
-{
-    if (name[0] == '\0' || strcmp(name, sy_model_name(self->model)) == 0) return SY_OK;
-    sy_error_set(err, SY_ENOTFOUND, "model: %s is not served here; this node serves %s", name,
-                 sy_model_name(self->model));
-    sy_error_where(err, "MODEL_UNKNOWN", -1, -1, self->node);
-    return SY_ENOTFOUND;
-}
-
 /* ---- devices ---- */
 
 static int is_number(const char *s)

@@ -62,8 +62,8 @@ static void tell(expert *self, uint32_t shard)
 
     for (uint32_t i = r->n_watchers; i-- > 0;) {
         if (send_state(self, r->watcher[i], &info, 1, 0) == SY_OK) continue;
-        expert_refuse(r->watcher[i], SY_ELIMIT,
-                      "the watcher does not read"); /* it will come back and ask for all */
+        sy_service_refuse(r->watcher[i], SY_ELIMIT,
+                          "the watcher does not read"); /* it will come back and ask for all */
         drop_watcher(r, i);
     }
 }
@@ -278,7 +278,7 @@ void residency_watch_message(void *ctx, sy_call *call, sy_msg *msg)
     sy_error_clear(&err);
     sy_arena_init(&arena, 1 << 16);
     sy_status st = sy_wire_model_query_decode(&query, &arena, iov, n, &err);
-    if (st == SY_OK) st = expert_check_model(self, query.model, &err);
+    if (st == SY_OK) st = sy_service_check_model(sy_model_name(self->model), query.model, &err);
     sy_arena_free(&arena);
     pthread_mutex_lock(&r->mutex);
     if (st == SY_OK && r->n_watchers == EXPERT_WATCHERS_MAX)

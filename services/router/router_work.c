@@ -23,28 +23,10 @@ static void job_free(router_job *job)
     free(job);
 }
 
-static void finish_with(sy_call *call, sy_status st, const char *text)
-{
-    sy_error err = {0};
-
-    sy_error_clear(&err);
-    sy_error_set(&err, st, "%s", text);
-    sy_call_finish(call, &err);
-}
-
-static sy_status check_model(const router *self, const char *name, sy_error *err)
-{
-    if (name[0] == '\0' || strcmp(name, sy_model_name(self->model)) == 0) return SY_OK;
-    sy_error_set(err, SY_ENOTFOUND, "model: %s is not served here; this router serves %s", name,
-                 sy_model_name(self->model));
-    sy_error_where(err, "MODEL_UNKNOWN", -1, -1, NULL);
-    return SY_ENOTFOUND;
-}
-
 static sy_status check_request(const router *self, const sy_route_request *r, sy_error *err)
 {
     const sy_model_desc *d = self->desc;
-    sy_status st = check_model(self, r->model, err);
+    sy_status st = sy_service_check_model(sy_model_name(self->model), r->model, err);
 
     if (st != SY_OK) return st;
     if (r->layer >= d->n_layers)
@@ -107,12 +89,12 @@ static void answer(const router *self, sy_call *call, sy_route_reply *reply, con
     }
     reply->status = *err;
     if (sy_wire_route_reply_encode(&frame, reply, NULL) != SY_OK) {
-        finish_with(call, SY_ENOMEM, "no memory for the answer");
+        sy_service_refuse(call, SY_ENOMEM, "no memory for the answer");
         return;
     }
     sy_status st = sy_call_send(call, &frame);
     if (st == SY_ELIMIT)
-        finish_with(call, st, "the client does not read its answers");
+        sy_service_refuse(call, st, "the client does not read its answers");
     else if (!stream)
         sy_call_finish(call, NULL);
 }
@@ -180,7 +162,7 @@ void router_route_message(void *ctx, sy_call *call, sy_msg *msg)
     router_job *job = malloc(sizeof(*job));
 
     if (job == NULL) {
-        finish_with(call, SY_ENOMEM, "no memory for the request");
+        sy_service_refuse(call, SY_ENOMEM, "no memory for the request");
         return;
     }
     *job = (router_job){sy_call_ref(call), sy_msg_take(msg), sy_clock_us()};
@@ -190,7 +172,7 @@ void router_route_message(void *ctx, sy_call *call, sy_msg *msg)
         return;
     }
     if (sy_queue_push(self->queue, job) == SY_OK) return;
-    finish_with(call, SY_ELIMIT, "4096 requests wait already, which is the limit");
+    sy_service_refuse(call, SY_ELIMIT, "4096 requests wait already, which is the limit");
     sy_call_pending(call, -1);
     job_free(job);
 }
@@ -225,7 +207,7 @@ void router_describe_message(void *ctx, sy_call *call, sy_msg *msg)
     sy_error_clear(&err);
     sy_arena_init(&arena, 1 << 16);
     sy_status st = sy_wire_model_query_decode(&query, &arena, iov, n, &err);
-    if (st == SY_OK) st = check_model(self, query.model, &err);
+    if (st == SY_OK) st = sy_service_check_model(sy_model_name(self->model), query.model, &err);
     if (st == SY_OK && sy_wire_model_description_encode(&frame, &info, NULL) != SY_OK)
         st = sy_error_set(&err, SY_ENOMEM, "no memory for the answer");
     sy_arena_free(&arena);

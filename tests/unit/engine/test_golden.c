@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "sy_synth.h"
+#include "synth_model.h"
 
 #define TRIO SY_SOURCE_DIR "/models/trio"
 
@@ -158,46 +158,43 @@ static void logits_have_the_same_bits_however_they_are_computed(void **state)
     free(want);
 }
 
-/* The tiny Mixtral of the published vectors: transformers' own classes gave these logits. */
-static void mixtral_vector_of_transformers(void **state)
+/* A tiny model of the published vectors: transformers' own classes gave these logits. */
+static void check_vector(const sy_synth_config *config, const float want[4], uint32_t argmax)
 {
     static const uint32_t ids[] = {1, 17, 42, 99, 200, 7, 3, 255, 128, 64};
-    static const float want[] = {1.29304f, -1.59335f, -0.51380f, 2.28850f};
-    char dir[] = "/tmp/sy-vector-XXXXXX", file[4][128];
-    sy_synth_config config = {.family = "mixtral",
-                              .vocab = 256,
-                              .hidden = 64,
-                              .n_layers = 3,
-                              .n_heads = 4,
-                              .n_kv_heads = 2,
-                              .head_dim = 16,
-                              .n_experts = 8,
-                              .top_k = 2,
-                              .expert_ffn = 96,
-                              .context = 128,
-                              .rms_eps = 1e-5f,
-                              .rope_theta = 1e6f,
-                              .dtype = SY_F32,
-                              .recipe = SY_SYNTH_VECTORS};
+    char dir[] = "/tmp/sy-vector-XXXXXX", command[64];
     sy_error err = {0};
     test_model m;
     test_output *out;
 
-    (void)state;
-    (void)file;
     assert_non_null(mkdtemp(dir));
-    must(sy_synth_write(dir, &config, &err), &err);
+    must(sy_synth_write(dir, config, &err), &err);
     test_model_open(&m, dir, "auto", 2, (sy_engine_config){0});
     out = run_greedy(&m, ids, 10, 1);
     for (size_t i = 0; i < 4; i++)
         if (!(fabsf(out->logits[i] - want[i]) <= 2e-4f))
             fail_msg("logit %zu: %g, expected %g", i, (double)out->logits[i], (double)want[i]);
-    assert_int_equal(out->token[0], 147);
+    assert_int_equal(out->token[0], argmax);
     output_delete(out);
     test_model_close(&m);
-    char command[256];
     snprintf(command, sizeof(command), "rm -rf %s", dir);
     assert_int_equal(system(command), 0);
+}
+
+static void mixtral_vector_of_transformers(void **state)
+{
+    const sy_synth_config config = mixtral_vectors();
+
+    (void)state;
+    check_vector(&config, (const float[]){1.29304f, -1.59335f, -0.51380f, 2.28850f}, 147);
+}
+
+static void olmoe_vector_of_transformers(void **state)
+{
+    const sy_synth_config config = olmoe_vectors();
+
+    (void)state;
+    check_vector(&config, (const float[]){1.04429f, -2.23449f, 0.63137f, 1.52692f}, 175);
 }
 
 int main(void)
@@ -206,6 +203,7 @@ int main(void)
         cmocka_unit_test(trio_matches_the_float32_reference_on_every_instruction_set),
         cmocka_unit_test(logits_have_the_same_bits_however_they_are_computed),
         cmocka_unit_test(mixtral_vector_of_transformers),
+        cmocka_unit_test(olmoe_vector_of_transformers),
     };
     n_goldens = read_golden(goldens, SY_COUNT_OF(goldens));
     return cmocka_run_group_tests(tests, NULL, NULL);
