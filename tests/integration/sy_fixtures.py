@@ -14,8 +14,8 @@ def stubs(tmp_path_factory):
     sy_client.load(tmp_path_factory.mktemp("stubs"))
 
 
-def _shared(n_experts):
-    cluster = UpCluster(experts=n_experts)
+def _shared(n_experts, **options):
+    cluster = UpCluster(experts=n_experts, **options)
     yield cluster
     cluster.close()
 
@@ -30,6 +30,18 @@ def one_node(stubs):
 def three_nodes(stubs):
     """A cluster with the shards spread over three nodes. Tests must leave it as it was."""
     yield from _shared(3)
+
+
+@pytest.fixture(scope="session")
+def two_devices_each(stubs):
+    """Two nodes with two devices each: a message's experts may live on both."""
+    yield from _shared(2, devices="cpu:0,cpu:1")
+
+
+@pytest.fixture(scope="session")
+def router_in_process(stubs):
+    """Two nodes, and the gate computed in the aggregator."""
+    yield from _shared(2, router="inproc", routers=0)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def in_process(tmp_path_factory):
     return run
 
 
-@pytest.fixture(params=["one_node", "three_nodes"])
+@pytest.fixture(params=["one_node", "three_nodes", "two_devices_each", "router_in_process"])
 def cluster(request):
     return request.getfixturevalue(request.param)
 
