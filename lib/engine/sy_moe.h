@@ -12,6 +12,8 @@ typedef struct sy_moe_times { /* microseconds spent in the states of a layer cal
     int64_t route_us, dispatch_us, compute_us, combine_us;
 } sy_moe_times;
 
+#define SY_MOE_ERRORS_MAX 8
+
 typedef struct sy_moe_call {
     uint32_t layer, n_rows;
     uint32_t experts_per_token; /* 0: the checkpoint's */
@@ -19,11 +21,13 @@ typedef struct sy_moe_call {
     const float *x;             /* [T,H]: the block's input, after its norm */
     float *y;                   /* [T,H]: the block's output; rows that failed hold nothing */
     int64_t deadline_us;
-    uint8_t *failed;    /* [T]: set to 0 or 1 */
-    uint16_t *expert;   /* [T,k] or NULL: the routing, for those who ask */
-    float *weight;      /* [T,k] or NULL */
-    sy_error error;     /* of the first row that failed */
-    sy_moe_times times; /* added to */
+    uint8_t *failed;  /* [T]: 0, or 1 + the index in row_error of why this row failed */
+    uint16_t *expert; /* [T,k] or NULL: the routing, for those who ask */
+    float *weight;    /* [T,k] or NULL */
+    uint32_t n_row_errors;
+    sy_error row_error[SY_MOE_ERRORS_MAX]; /* further reasons share the last entry */
+    sy_error error;                        /* of a call that failed as a whole */
+    sy_moe_times times;                    /* added to */
 } sy_moe_call;
 
 typedef struct sy_moe {

@@ -3,19 +3,33 @@
 
 #include "sy_clock.h"
 
+uint8_t sy_moe_add_error(sy_moe_call *call, const sy_error *err)
+{
+    if (call->n_row_errors < SY_MOE_ERRORS_MAX) call->row_error[call->n_row_errors++] = *err;
+    return (uint8_t)call->n_row_errors;
+}
+
+static uint8_t add_not_finite(sy_moe_call *call, uint32_t row)
+{
+    sy_error err;
+
+    sy_error_clear(&err);
+    sy_error_set(&err, SY_EINVAL,
+                 "row %u of the hidden states of layer %u holds a NaN or an infinity", row,
+                 call->layer);
+    sy_error_where(&err, "ROW_NOT_FINITE", (int32_t)call->layer, -1, NULL);
+    return sy_moe_add_error(call, &err);
+}
+
 void sy_moe_mark_bad_rows(sy_moe_call *call, size_t hidden, const sy_kernels *kernels)
 {
-    int told = 0;
+    uint8_t mark = 0;
 
+    call->n_row_errors = 0;
     for (uint32_t t = 0; t < call->n_rows; t++) {
-        call->failed[t] = !kernels->all_finite(call->x + t * hidden, hidden);
-        if (!call->failed[t] || told) continue;
-        told = 1;
-        sy_error_clear(&call->error);
-        sy_error_set(&call->error, SY_EINVAL,
-                     "row %u of the hidden states of layer %u holds a NaN or an infinity", t,
-                     call->layer);
-        sy_error_where(&call->error, "ROW_NOT_FINITE", (int32_t)call->layer, -1, NULL);
+        const int bad = !kernels->all_finite(call->x + t * hidden, hidden);
+        if (bad && mark == 0) mark = add_not_finite(call, t);
+        call->failed[t] = bad ? mark : 0;
     }
 }
 

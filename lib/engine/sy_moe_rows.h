@@ -5,9 +5,11 @@
 
 #include "sy_moe.h"
 
-/* Sets failed[] for rows that hold a NaN or an infinity, clears it for all others; call->error
- * tells of the first. */
+/* Sets failed[] for rows that hold a NaN or an infinity, with one reason that names the first of
+ * them, and clears it for all others. */
 void sy_moe_mark_bad_rows(sy_moe_call *call, size_t hidden, const sy_kernels *kernels);
+/* Adds a reason for rows to fail; returns the mark for failed[] of those that it concerns. */
+uint8_t sy_moe_add_error(sy_moe_call *call, const sy_error *err);
 /* Adds the time since *at_us to *total_us and moves *at_us to now. */
 void sy_moe_lap(int64_t *total_us, int64_t *at_us);
 

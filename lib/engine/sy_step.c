@@ -5,6 +5,7 @@
 
 #include "sy_clock.h"
 #include "sy_engine_internal.h"
+#include "sy_moe_rows.h"
 
 static void *rows_array(size_t n, size_t size)
 {
@@ -142,6 +143,15 @@ static void add_times(sy_moe_times *to, const sy_moe_times *from)
     to->combine_us += from->combine_us;
 }
 
+/* The whole call failed: every row did, for the same reason. */
+static void fail_rows(sy_moe_call *call)
+{
+    if (call->error.status == SY_OK)
+        sy_error_set(&call->error, SY_EINTERNAL, "layer %u failed without saying why", call->layer);
+    call->n_row_errors = 0;
+    memset(call->failed, sy_moe_add_error(call, &call->error), call->n_rows);
+}
+
 /* The MoE block of one layer; sequences whose rows failed get the error, and their rows leave the
  * step. */
 static void moe_layer(sy_engine *engine, uint32_t layer)
@@ -158,17 +168,13 @@ static void moe_layer(sy_engine *engine, uint32_t layer)
 
     sy_error_clear(&call.error);
     sy_trunk_moe_input(engine->config.trunk, layer, engine->xn, engine->x, engine->n_rows);
-    if (engine->config.moe.layer(engine->config.moe.ctx, &call) != SY_OK)
-        memset(engine->row_failed, 1, engine->n_rows);
+    if (engine->config.moe.layer(engine->config.moe.ctx, &call) != SY_OK) fail_rows(&call);
     for (uint32_t i = 0; i < engine->n_members; i++)
         add_times(&engine->member[i]->moe, &call.times);
     for (uint32_t r = 0; r < engine->n_rows; r++) {
         if (!engine->row_failed[r]) continue;
         failed = 1;
-        engine->row_of[r]->error = call.error;
-        if (call.error.status == SY_OK)
-            sy_error_set(&engine->row_of[r]->error, SY_EINTERNAL,
-                         "layer %u failed without saying why", layer);
+        engine->row_of[r]->error = call.row_error[engine->row_failed[r] - 1];
     }
     if (failed) drop_failed_rows(engine);
     sy_trunk_add(engine->config.trunk, engine->x, engine->y, engine->n_rows);

@@ -7,6 +7,7 @@
 #include "agg_moe.h"
 #include "sy_clock.h"
 #include "sy_hash.h"
+#include "sy_moe_rows.h"
 
 /* ---- whom to ask ---- */
 
@@ -281,11 +282,12 @@ static sy_status one_round(agg_lane *lane, const sy_moe_call *call)
 }
 
 /* "tried expert-0, expert-2" for the error of an expert that nobody computes. */
-static void tell_unreachable(agg_lane *lane, sy_moe_call *call, uint32_t group)
+static uint8_t tell_unreachable(agg_lane *lane, sy_moe_call *call, uint32_t group)
 {
     const uint32_t expert = lane->plan.active[group];
     char names[160] = "";
     size_t at = 0;
+    sy_error err;
 
     for (uint32_t i = 0; i < lane->view->n_nodes; i++)
         if (tried_by(lane, group)[i] && at + SY_NODE_BYTES + 2 < sizeof(names)) {
@@ -295,26 +297,29 @@ static void tell_unreachable(agg_lane *lane, sy_moe_call *call, uint32_t group)
             memcpy(names + at, lane->view->node[i]->name, n);
             names[at += n] = '\0';
         }
-    sy_error_clear(&call->error);
-    sy_error_set(&call->error, SY_EUNAVAILABLE,
-                 "no node answers for layer %u expert %u; tried %s%s%s", call->layer, expert,
-                 at == 0 ? "none: no reachable node holds it" : names,
+    sy_error_clear(&err);
+    sy_error_set(&err, SY_EUNAVAILABLE, "no node answers for layer %u expert %u; tried %s%s%s",
+                 call->layer, expert, at == 0 ? "none: no reachable node holds it" : names,
                  lane->last_error.message[0] ? ": " : "", lane->last_error.message);
-    sy_error_where(&call->error, "EXPERT_UNREACHABLE", (int32_t)call->layer, (int32_t)expert,
+    sy_error_where(&err, "EXPERT_UNREACHABLE", (int32_t)call->layer, (int32_t)expert,
                    lane->last_error.node[0] ? lane->last_error.node : NULL);
+    return sy_moe_add_error(call, &err);
 }
 
 static void fail_unanswered(agg_lane *lane, sy_moe_call *call)
 {
     const sy_plan *plan = &lane->plan;
 
-    for (uint32_t g = 0; g < plan->n_groups; g++)
-        for (uint32_t r = plan->group[plan->active[g]]; r < plan->group[plan->active[g] + 1]; r++) {
+    for (uint32_t g = 0; g < plan->n_groups; g++) {
+        const uint32_t e = plan->active[g];
+        uint8_t mark = 0;
+        for (uint32_t r = plan->group[e]; r < plan->group[e + 1]; r++) {
             const uint32_t t = plan->row_token[r];
             if (lane->row_out[r] != NULL || call->failed[t]) continue;
-            if (call->error.status == SY_OK) tell_unreachable(lane, call, g);
-            call->failed[t] = 1;
+            if (mark == 0) mark = tell_unreachable(lane, call, g);
+            call->failed[t] = mark;
         }
+    }
 }
 
 static sy_status prepare(agg_lane *lane, const sy_moe_call *call)

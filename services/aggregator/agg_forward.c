@@ -77,7 +77,10 @@ static sy_status run(aggregator *agg, const sy_moe *moe, const sy_forward_reques
     if (st != SY_OK) return sy_error_set(err, st, "no memory for %u rows", r->hidden.rows);
     call.deadline_us = SY_MIN(call.deadline_us, deadline_us);
     st = moe->layer(moe->ctx, &call);
-    if (st == SY_OK && call.error.status != SY_OK) st = call.error.status;
+    if (st == SY_OK && call.n_row_errors > 0) {
+        *err = call.row_error[0];
+        return err->status;
+    }
     if (st != SY_OK) {
         *err = call.error;
         return st;

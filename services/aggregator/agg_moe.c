@@ -283,7 +283,7 @@ static sy_status agg_layer(void *ctx, sy_moe_call *call)
     lane->view = NULL;
     sy_fanout_reset(lane->fanout);
     sy_arena_reset(&lane->arena);
-    if (st != SY_OK || call->error.status != SY_OK) sy_metric_add(lane->metrics.failures, 1);
+    if (st != SY_OK || call->n_row_errors > 0) sy_metric_add(lane->metrics.failures, 1);
     return st;
 }
 

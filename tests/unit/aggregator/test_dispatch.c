@@ -477,14 +477,20 @@ static void when_nobody_answers_only_the_tokens_concerned_fail_with_layer_expert
     place("expert-0/cpu:0 expert-1/cpu:0");
     for (int i = 0; i < NODES; i++) node[i].manner = ERRORS;
     assert_int_equal(run_layer(&c), SY_OK);
-    for (uint32_t t = 0; t < T; t++) assert_int_equal(c.failed[t], 1);
-    assert_int_equal(c.call.error.status, SY_EUNAVAILABLE);
-    assert_string_equal(c.call.error.reason, "EXPERT_UNREACHABLE");
-    assert_int_equal(c.call.error.layer, 1);
-    assert_true(c.call.error.expert >= 0);
+    for (uint32_t t = 0; t < T; t++) {
+        assert_true(c.failed[t] != 0);
+        /* Each token is told of an expert of its own. */
+        const int32_t e = c.call.row_error[c.failed[t] - 1].expert;
+        assert_true(e == (int32_t)(t % E) || e == (int32_t)((t + 3) % E));
+    }
+    const sy_error *why = &c.call.row_error[0];
+    assert_int_equal(why->status, SY_EUNAVAILABLE);
+    assert_string_equal(why->reason, "EXPERT_UNREACHABLE");
+    assert_int_equal(why->layer, 1);
+    assert_true(why->expert >= 0);
     for (int i = 0; i < NODES; i++)
-        if (strstr(c.call.error.message, node[i].name) == NULL)
-            fail_msg("%s is not named in: %s", node[i].name, c.call.error.message);
+        if (strstr(why->message, node[i].name) == NULL)
+            fail_msg("%s is not named in: %s", node[i].name, why->message);
     /* Each node was asked once for each expert, and no more. */
     for (int i = 0; i < NODES; i++) assert_int_equal(node[i].rows, T * K);
 }
@@ -501,8 +507,8 @@ static void a_row_that_is_not_a_number_fails_alone(void **state)
     c.x[2 * H + 5] = __builtin_nanf("");
     sy_error_clear(&c.call.error);
     assert_int_equal(moe.layer(moe.ctx, &c.call), SY_OK);
-    for (uint32_t t = 0; t < T; t++) assert_int_equal(c.failed[t], t == 2);
-    assert_string_equal(c.call.error.reason, "ROW_NOT_FINITE");
+    for (uint32_t t = 0; t < T; t++) assert_int_equal(c.failed[t] != 0, t == 2);
+    assert_string_equal(c.call.row_error[0].reason, "ROW_NOT_FINITE");
 }
 
 static void a_router_that_names_an_expert_that_does_not_exist_is_refused(void **state)

@@ -5,6 +5,8 @@
 #include <sched.h>
 #include <stdio.h>
 
+#include "sy_moe_rows.h"
+
 #define TRIO SY_SOURCE_DIR "/models/trio"
 
 static const uint32_t prompt[] = {33,  728, 70,  567,  264,  25,  544,
@@ -23,17 +25,19 @@ typedef struct faulty_moe {
 static sy_status faulty_layer(void *ctx, sy_moe_call *call)
 {
     faulty_moe *f = ctx;
+    sy_error err;
 
     while (f->hold) sched_yield();
     if (f->fail_all) return sy_error_set(&call->error, SY_EUNAVAILABLE, "no router answers");
     sy_status st = f->real.layer(f->real.ctx, call);
     for (uint32_t t = 0; t < call->n_rows; t++)
         if (call->request[t] == f->bad_request && call->layer == 2) {
-            call->failed[t] = 1;
             memset(call->y + (size_t)t * 192, 0xff,
                    192 * sizeof(float)); /* NaN: must not reach anybody */
-            sy_error_set(&call->error, SY_EUNAVAILABLE, "no node answers for layer 2 expert 5");
-            sy_error_where(&call->error, "EXPERT_UNREACHABLE", 2, 5, "expert-0");
+            sy_error_clear(&err);
+            sy_error_set(&err, SY_EUNAVAILABLE, "no node answers for layer 2 expert 5");
+            sy_error_where(&err, "EXPERT_UNREACHABLE", 2, 5, "expert-0");
+            call->failed[t] = sy_moe_add_error(call, &err);
         }
     return st;
 }
