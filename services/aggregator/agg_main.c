@@ -82,6 +82,14 @@ static int ready(void *ctx, sy_strbuf *why)
     return yes;
 }
 
+/* The engine counts by itself; the metric follows. */
+static void set_counter(const char *name, const char *help, uint64_t value)
+{
+    sy_metric *metric = sy_metric_counter(name, help, NULL);
+
+    sy_metric_add(metric, (double)value - sy_metric_value(metric));
+}
+
 static void set_load_gauges(void *arg)
 {
     const aggregator *agg = arg;
@@ -98,11 +106,8 @@ static void set_load_gauges(void *arg)
                   load.kv_free_pages);
     sy_metric_set(sy_metric_gauge("switchyard_kv_pages", "Pages of the KV cache", NULL),
                   load.kv_pages);
-    sy_metric_set(sy_metric_gauge("switchyard_engine_steps", "Steps computed since start", NULL),
-                  (double)load.steps);
-    sy_metric_set(
-        sy_metric_gauge("switchyard_engine_rows", "Token rows computed since start", NULL),
-        (double)load.rows);
+    set_counter("switchyard_engine_steps_total", "Steps computed", load.steps);
+    set_counter("switchyard_engine_rows_total", "Token rows computed", load.rows);
 }
 
 /* ---- opening and closing ---- */
