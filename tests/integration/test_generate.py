@@ -115,7 +115,7 @@ def test_cancelling_stops_the_work(one_node, client):
     n_calls, n_tokens = 40, 1000
 
     def rows():
-        return one_node.metric("aggregator-0", "switchyard_engine_rows")
+        return one_node.metric("aggregator-0", "switchyard_engine_rows_total")
     before = rows()
     calls = [client.start(PROMPT, max_tokens=n_tokens, ignore_eos=True) for _ in range(n_calls)]
     for call in calls:
