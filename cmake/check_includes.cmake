@@ -26,6 +26,7 @@ set(home_uv "control")
 set(home_microhttpd "control")
 set(home_jansson "model;tools")
 set(home_pcre2 "model")
+set(home_xxhash "base")
 set(home_utf8proc "model")
 
 set(folders)

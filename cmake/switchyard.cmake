@@ -12,7 +12,7 @@ endif()
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 foreach(pair "GRPC;grpc" "PROTOBUFC;libprotobuf-c" "HIREDIS;hiredis" "UV;libuv" "JANSSON;jansson" "PCRE2;libpcre2-8"
-             "UTF8PROC;libutf8proc" "MICROHTTPD;libmicrohttpd")
+             "UTF8PROC;libutf8proc" "MICROHTTPD;libmicrohttpd" "XXHASH;libxxhash")
     list(GET pair 0 name)
     list(GET pair 1 module)
     pkg_check_modules(${name} REQUIRED IMPORTED_TARGET ${module})

@@ -21,6 +21,9 @@
 #include "sy_status.h"
 
 #define SY_PANEL 16
+/* The name of this arithmetic, announced by every process: two builds that share it give the same
+ * bits. It changes whenever a bit of any output would. */
+#define SY_ARITHMETIC "f32-chain/1"
 
 /* A packed weight matrix, y[N] = W[N,K] x[K]. data: 64-byte aligned, sy_panels_bytes long, owned by
  * whoever packed it. */
@@ -37,6 +40,8 @@ size_t sy_panels_bytes(sy_dtype dtype, uint32_t n, uint32_t k); /* 0 on overflow
  * start of the whole packed matrix). Panels are independent: threads may pack different ones. */
 void sy_panels_pack(void *dst, const void *src, sy_dtype dtype, uint32_t n, uint32_t k,
                     size_t begin, size_t end);
+/* The inverse of packing: rows [begin, end) of W, row-major, in the stored type. */
+void sy_panels_unpack(void *dst, const sy_panels *w, uint32_t begin, uint32_t end);
 float sy_panels_at(const sy_panels *w, uint32_t n,
                    uint32_t k); /* one element, widened: for tests and tools */
 

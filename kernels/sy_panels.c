@@ -1,5 +1,5 @@
-/* sy_panels.c - the packed form of weight matrices: its size, packing, and reading one element
- * back. */
+/* sy_panels.c - the packed form of weight matrices: its size, packing, unpacking, and reading one
+ * element back. */
 #include "sy_kernels.h"
 
 #include <string.h>
@@ -54,6 +54,47 @@ void sy_panels_pack(void *dst, const void *src, sy_dtype dtype, uint32_t n, uint
         case SY_F32: pack_panel(to, from, SY_F32, 4, n_columns, k); break;
         case SY_DTYPE_NONE: break;
         }
+    }
+}
+
+/* Lines [0, k) of one panel to rows [begin, end) of it, in blocks whose lines and whose piece of a
+ * row both fit the first-level cache: rows of a power of two would evict each other. */
+static inline __attribute__((always_inline)) void unpack_panel(uint8_t *dst, const uint8_t *src,
+                                                               sy_dtype dtype, size_t item_bytes,
+                                                               size_t begin, size_t end, size_t k)
+{
+    enum { BLOCK_LINES = 64 };
+    const size_t line_bytes = SY_PANEL * item_bytes;
+
+    for (size_t at = 0; at < k; at += BLOCK_LINES) {
+        const size_t n = SY_MIN((size_t)BLOCK_LINES, k - at);
+        for (size_t c = begin; c < end; c++) {
+            const uint8_t *from = src + at * line_bytes + sy_panel_position(dtype, c) * item_bytes;
+            uint8_t *to = dst + ((c - begin) * k + at) * item_bytes;
+            for (size_t i = 0; i < n; i++)
+                memcpy(to + i * item_bytes, from + i * line_bytes, item_bytes);
+        }
+    }
+}
+
+void sy_panels_unpack(void *dst, const sy_panels *w, uint32_t begin, uint32_t end)
+{
+    const size_t row_bytes = w->k * sy_dtype_bytes(w->dtype);
+    uint8_t *to = dst;
+
+    SY_ASSERT(begin <= end && end <= w->n);
+    for (size_t row = begin; row < end;) {
+        const size_t first = row % SY_PANEL;
+        const size_t last = SY_MIN((size_t)SY_PANEL, first + (end - row));
+        const uint8_t *from = (const uint8_t *)w->data + (row - first) * row_bytes;
+        switch (w->dtype) {
+        case SY_BF16: unpack_panel(to, from, SY_BF16, 2, first, last, w->k); break;
+        case SY_F16: unpack_panel(to, from, SY_F16, 2, first, last, w->k); break;
+        case SY_F32: unpack_panel(to, from, SY_F32, 4, first, last, w->k); break;
+        case SY_DTYPE_NONE: break;
+        }
+        to += (last - first) * row_bytes;
+        row += last - first;
     }
 }
 

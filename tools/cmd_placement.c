@@ -1,107 +1,25 @@
-/* cmd_placement.c - `switchyard placement init|show`: which expert is wanted where. */
+/* cmd_placement.c - `switchyard placement`: the table of its commands, init and show. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cluster_facts.h"
 #include "commands.h"
+#include "placement_commands.h"
 #include "placement_show.h"
-#include "sy_args.h"
-#include "sy_model.h"
+#include "tool_place.h"
 #include "tool_placement.h"
 #include "tool_print.h"
-#include "up_cluster.h"
+#include "tool_watch.h"
 
-#define REDIS_US    5000000
 #define DEVICES_MAX 4096
 
-typedef struct place_options {
-    const char *redis, *dir, *model, *model_dir, *devices;
-    int64_t layers, experts, layer;
-    int force, json;
-} place_options;
-
-/* The model and its Redis, wherever the options said to look for them. */
-typedef struct place {
-    tool_redis *redis;
-    char model[SY_MODEL_NAME_MAX];
-    uint32_t layers, experts; /* 0: not known */
-} place;
-
-/* ---- where ---- */
-
-static sy_status look_at_checkpoint(place *p, const place_options *o, sy_error *err)
-{
-    sy_model *model = NULL;
-    sy_status st;
-
-    SY_TRY(sy_model_open(&model, o->model_dir, o->model, err));
-    snprintf(p->model, sizeof(p->model), "%s", sy_model_name(model));
-    p->layers = sy_model_describe(model)->n_layers;
-    p->experts = sy_model_describe(model)->n_experts;
-out:
-    sy_model_close(model);
-    return st;
-}
-
-/* Where nobody named the model, Redis knows it if there is only one. */
-static sy_status look_in_redis(place *p, sy_error *err)
-{
-    tool_models models;
-    sy_status st;
-
-    SY_TRY(tool_redis_models(&models, p->redis, err));
-    if (models.n == 0) {
-        st = sy_error_set(err, SY_ENOTFOUND,
-                          "no model has a placement in this Redis: name one with --model NAME");
-    } else if (models.n > 1) {
-        st = sy_error_set(err, SY_EINVAL,
-                          "%zu models have a placement in this Redis, %s and %s among them: choose "
-                          "one with --model NAME",
-                          models.n, models.name[0], models.name[1]);
-    } else {
-        snprintf(p->model, sizeof(p->model), "%s", models.name[0]);
-    }
-out:
-    return st;
-}
-
-/* What the command line says wins over the cluster's description. */
-static sy_status open_place(place *p, const place_options *o, sy_error *err)
-{
-    up_cluster *cluster = NULL;
-    const char *redis = o->redis;
-    sy_status st;
-
-    memset(p, 0, sizeof(*p));
-    if (o->dir == NULL && o->redis == NULL) {
-        return sy_error_set(err, SY_EINVAL,
-                            "say where Redis is: --redis URL, or --dir RUNDIR of a local cluster");
-    }
-    if (o->model != NULL && strlen(o->model) >= sizeof(p->model)) {
-        return sy_error_set(err, SY_EINVAL, "--model: a name of more than %zu bytes",
-                            sizeof(p->model) - 1);
-    }
-    if (o->dir != NULL) {
-        SY_TRY(up_cluster_load(&cluster, o->dir, err));
-        redis = cluster->redis;
-        memcpy(p->model, cluster->model, sizeof(p->model));
-        p->layers = cluster->layers;
-        p->experts = cluster->experts;
-    }
-    if (o->model_dir != NULL) {
-        SY_TRY(look_at_checkpoint(p, o, err));
-    } else if (o->model != NULL) {
-        if (strcmp(p->model, o->model) != 0) p->layers = p->experts = 0;
-        snprintf(p->model, sizeof(p->model), "%s", o->model);
-    }
-    if (o->layers > 0) p->layers = (uint32_t)o->layers;
-    if (o->experts > 0) p->experts = (uint32_t)o->experts;
-    SY_TRY(tool_redis_open(&p->redis, redis, REDIS_US, err));
-    if (p->model[0] == '\0') SY_TRY(look_in_redis(p, err));
-out:
-    free(cluster);
-    return st;
-}
+typedef struct show_options {
+    place_options where;
+    const char *devices;
+    int64_t layer, interval_s;
+    int force, json, watch;
+} show_options;
 
 /* ---- init ---- */
 
@@ -157,7 +75,7 @@ out:
     return st;
 }
 
-static sy_status init_placement(const place *p, const place_options *o, sy_error *err)
+static sy_status init_placement(const place *p, const show_options *o, sy_error *err)
 {
     static device_list devices;
     const tool_spread spread = {.model = p->model,
@@ -200,7 +118,7 @@ out:
 
 /* ---- show ---- */
 
-static sy_status show_placement(const place *p, const place_options *o, sy_error *err)
+static sy_status show_placement(const place *p, const show_options *o, sy_error *err)
 {
     sy_snapshot *snapshot = NULL;
     tool_hash hash = {0};
@@ -208,7 +126,7 @@ static sy_status show_placement(const place *p, const place_options *o, sy_error
 
     SY_TRY(tool_placement_read(&snapshot, &hash, p->redis, p->model, p->layers, p->experts, err));
     if (o->json) {
-        if (placement_show_json(p->model, snapshot, &hash) != 0) st = SY_EIO;
+        if (placement_show_json(p->model, snapshot, &hash, o->watch) != 0) st = SY_EIO;
     } else {
         if (p->layers == 0 || p->experts == 0) {
             printf("the model's dimensions are not known: they are taken from the fields\n");
@@ -223,50 +141,26 @@ out:
 
 /* ---- command lines ---- */
 
-#define WHERE(o)                                                                                 \
-    {"dir", "RUNDIR", "of a local cluster", SY_ARG_STRING, &(o).dir, 0, 0},                      \
-        {"redis", "URL", "where Redis is, if not in a local cluster", SY_ARG_STRING, &(o).redis, \
-         0,       0},                                                                            \
-        {"model",                                                                                \
-         "NAME",                                                                                 \
-         "what the model is called; default: the cluster's, or the only one",                    \
-         SY_ARG_STRING,                                                                          \
-         &(o).model,                                                                             \
-         0,                                                                                      \
-         0},                                                                                     \
-        {"model-dir",                                                                            \
-         "DIR",                                                                                  \
-         "its checkpoint, which knows its dimensions",                                           \
-         SY_ARG_STRING,                                                                          \
-         &(o).model_dir,                                                                         \
-         0,                                                                                      \
-         0},                                                                                     \
-        {"layers",     "L",         "its dimensions, where no checkpoint is at hand",            \
-         SY_ARG_INT,   &(o).layers, 0,                                                           \
-         SY_LAYERS_MAX},                                                                         \
-    {                                                                                            \
-        "experts", "E", "of a layer", SY_ARG_INT, &(o).experts, 0, SY_EXPERTS_MAX                \
-    }
-
-static int run(const place_options *o,
-               sy_status (*fn)(const place *p, const place_options *o, sy_error *err))
+static int run(const show_options *o,
+               sy_status (*fn)(const place *p, const show_options *o, sy_error *err))
 {
-    place p;
+    place p = {0};
     sy_error err;
     sy_status st;
 
     sy_error_clear(&err);
-    st = open_place(&p, o, &err);
+    st = place_open(&p, &o->where, &err);
     if (st == SY_OK) st = fn(&p, o, &err);
-    tool_redis_close(p.redis);
-    return st == SY_OK ? tool_flush_stdout() : tool_fail(&err);
+    place_close(&p);
+    if (st == SY_OK) return tool_flush_stdout();
+    return err.status != SY_OK ? tool_fail(&err) : 1; /* without one, it has been told already */
 }
 
 static int cmd_init(int argc, char **argv)
 {
-    place_options o = {.layer = -1};
+    show_options o = {.layer = -1};
     const sy_arg args[] = {
-        WHERE(o),
+        PLACE_ARGS(o.where),
         {"devices", "LIST", "expert-0/cpu:0,expert-1/cpu:0; default: all that nodes announce",
          SY_ARG_STRING, &o.devices, 0, 0},
         {"force", NULL, "replace a placement that is there", SY_ARG_FLAG, &o.force, 0, 0},
@@ -283,16 +177,32 @@ static int cmd_init(int argc, char **argv)
     return run(&o, init_placement);
 }
 
+typedef struct shower {
+    const show_options *options;
+    place p;
+} shower;
+
+static sy_status show_again(void *arg, sy_error *err)
+{
+    shower *s = arg;
+
+    return show_placement(&s->p, s->options, err);
+}
+
 static int cmd_show(int argc, char **argv)
 {
-    place_options o = {.layer = -1};
+    show_options o = {.layer = -1, .interval_s = 2};
     const sy_arg args[] = {
-        WHERE(o),
+        PLACE_ARGS(o.where),
         {"layer", "L", "only this layer, with its targets in full; -1: a table of all", SY_ARG_INT,
          &o.layer, -1, SY_LAYERS_MAX},
-        {"json", NULL, "print JSON", SY_ARG_FLAG, &o.json, 0, 0},
+        {"watch", NULL, "again and again, until Ctrl-C", SY_ARG_FLAG, &o.watch, 0, 0},
+        {"interval-s", "S", "with --watch: how often", SY_ARG_INT, &o.interval_s, 1, 86400},
+        {"json", NULL, "print JSON; with --watch one line each time", SY_ARG_FLAG, &o.json, 0, 0},
     };
+    shower s = {.options = &o};
     sy_error err;
+    int code;
 
     sy_error_clear(&err);
     if (sy_args_parse(argc, argv, args, SY_COUNT_OF(args),
@@ -301,21 +211,48 @@ static int cmd_show(int argc, char **argv)
                       NULL, 0, NULL, &err) != SY_OK) {
         return tool_usage_error(&err);
     }
-    return run(&o, show_placement);
+    if (!o.watch) return run(&o, show_placement);
+    if (place_open(&s.p, &o.where, &err) != SY_OK) {
+        code = tool_fail(&err);
+    } else {
+        code = tool_watch(show_again, &s, o.interval_s * 1000000, !o.json);
+    }
+    place_close(&s.p);
+    return code;
 }
+
+static const struct placement_command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+} placement_commands[] = {
+    {"init", cmd_init, "write the default placement"},
+    {"show", cmd_show, "what Redis asks for"},
+    {"set", cmd_placement_set, "write fields, unless somebody else was first"},
+    {"move", cmd_placement_move, "move experts from one device to another"},
+    {"check", cmd_placement_check, "find what is wrong"},
+    {"plan", cmd_placement_plan, "what edits in a file would do"},
+    {"apply", cmd_placement_apply, "make them"},
+    {"history", cmd_placement_history, "who changed what, when and why"},
+    {"rollback", cmd_placement_rollback, "undo it"},
+};
 
 int cmd_placement(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "init") == 0) return cmd_init(argc - 1, argv + 1);
-    if (argc > 1 && strcmp(argv[1], "show") == 0) return cmd_show(argc - 1, argv + 1);
+    for (size_t i = 0; argc > 1 && i < SY_COUNT_OF(placement_commands); i++) {
+        if (strcmp(argv[1], placement_commands[i].name) == 0) {
+            return placement_commands[i].run(argc - 1, argv + 1);
+        }
+    }
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        printf("usage: switchyard placement init|show (--dir RUNDIR | --redis URL) [options]\n\n"
-               "  init  write the default placement\n"
-               "  show  what Redis asks for\n\n"
-               "`switchyard placement init --help` tells the options.\n");
+        printf("usage: switchyard placement COMMAND (--dir RUNDIR | --redis URL) [options]\n\n");
+        for (size_t i = 0; i < SY_COUNT_OF(placement_commands); i++) {
+            printf("  %-9s %s\n", placement_commands[i].name, placement_commands[i].help);
+        }
+        printf("\n`switchyard placement COMMAND --help` tells a command's options.\n");
         return 0;
     }
-    fprintf(stderr, "switchyard: error: placement needs init or show; see switchyard placement "
-                    "--help\n");
+    fprintf(stderr, "switchyard: error: placement needs a command, such as show or set; see "
+                    "switchyard placement --help\n");
     return 2;
 }

@@ -1,4 +1,4 @@
-/* cmd_status.c - `switchyard status`: asks the processes of a local cluster, and Redis. */
+/* cmd_status.c - `switchyard status`: asks the processes of a cluster, and Redis. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,23 +6,34 @@
 #include <jansson.h>
 
 #include "commands.h"
-#include "sy_args.h"
+#include "status_cluster.h"
+#include "tool_place.h"
 #include "tool_print.h"
-#include "tool_redis.h"
 #include "tool_report.h"
+#include "tool_text.h"
+#include "tool_watch.h"
 #include "up_pids.h"
 #include "up_view.h"
 
 #define REDIS_US 2000000
 
+typedef struct status_options {
+    place_options where;
+    int64_t interval_s;
+    int json, watch;
+} status_options;
+
 typedef struct status {
-    up_cluster *cluster;
-    pid_t supervisor; /* 0: dead */
-    up_view *view;    /* [cluster->n_processes] */
+    const status_options *options;
+    up_cluster *cluster; /* of a local one; else NULL */
+    pid_t supervisor;    /* 0: dead */
+    up_view *view;       /* [cluster->n_processes] */
     size_t n_ready;
     sy_member *node, *router;
     size_t n_nodes, n_routers;
     sy_error redis_error; /* why nodes and routers are not known */
+    status_cluster view_of_redis;
+    int is_well; /* in the last look */
 } status;
 
 /* ---- asking ---- */
@@ -37,6 +48,7 @@ static void ask_redis(status *s)
     SY_TRY(tool_redis_open(&redis, s->cluster->redis, REDIS_US, err));
     SY_TRY(tool_redis_members(&s->node, &s->n_nodes, redis, SY_MEMBER_NODE, err));
     SY_TRY(tool_redis_members(&s->router, &s->n_routers, redis, SY_MEMBER_ROUTER, err));
+    SY_TRY(status_cluster_take(&s->view_of_redis, redis, s->cluster->model, err));
 out:
     tool_redis_close(redis);
 }
@@ -110,6 +122,11 @@ static json_t *members_json(const sy_member *member, size_t n)
     return list;
 }
 
+static int print_value(const status *s, json_t *value)
+{
+    return s->options->watch ? tool_json_print_line(value) : tool_json_print(value);
+}
+
 static int print_json(const status *s)
 {
     const up_cluster *c = s->cluster;
@@ -118,13 +135,16 @@ static int print_json(const status *s)
     for (size_t i = 0; i < c->n_processes; i++) {
         json_array_append_new(processes, up_view_json(&s->view[i]));
     }
-    return tool_json_print(json_pack(
-        "{s:s, s:s, s:s, s:s, s:{s:I, s:s}, s:b, s:o, s:o, s:o, s:s, s:o}", "dir", c->dir, "model",
-        c->model, "model_dir", c->model_dir, "redis", c->redis, "supervisor", "pid",
+    json_t *value = json_pack(
+        "{s:s, s:s, s:s, s:s, s:{s:I, s:s}, s:b, s:o, s:o, s:o, s:s, s:o, s:o}", "dir", c->dir,
+        "model", c->model, "model_dir", c->model_dir, "redis", c->redis, "supervisor", "pid",
         (json_int_t)s->supervisor, "state", s->supervisor != 0 ? "running" : "dead", "ready",
         s->n_ready == c->n_processes, "processes", processes, "nodes",
         members_json(s->node, s->n_nodes), "routers", members_json(s->router, s->n_routers),
-        "placement_hash", common_hash(s), "redis_error", text_of(s->redis_error.message)));
+        "placement_hash", common_hash(s), "redis_error", text_of(s->redis_error.message), "cluster",
+        status_cluster_json(&s->view_of_redis));
+
+    return print_value(s, value);
 }
 
 /* ---- text ---- */
@@ -143,25 +163,17 @@ static void print_processes(const status *s)
     }
 }
 
-static void print_nodes(const status *s)
+static void print_cluster(const status *s)
 {
     if (s->redis_error.status != SY_OK) {
-        printf("\nnodes: not known: %s\n", s->redis_error.message);
-        return;
+        printf("\nnodes: not known: %s\n", tool_shown(s->redis_error.message));
+    } else {
+        status_cluster_print(&s->view_of_redis);
     }
-    printf("\n%-14s  %-20s  %-16s  %s\n", "NODE", "DEVICES", "MODEL", "STATE");
-    for (size_t i = 0; i < s->n_nodes; i++) {
-        const sy_member *m = &s->node[i];
-
-        printf("%-14s  %-20s  %-16s  %s\n", m->name, m->devices, m->model, m->state);
-    }
-    if (s->n_nodes == 0) printf("no node has a lease in Redis\n");
 }
 
 static void print_text(const status *s)
 {
-    const char *hash = common_hash(s);
-
     printf("model %s from %s\n", s->cluster->model, s->cluster->model_dir);
     if (s->supervisor != 0) {
         printf("supervisor: pid %d\n\n", (int)s->supervisor);
@@ -171,46 +183,108 @@ static void print_text(const status *s)
                s->cluster->dir);
     }
     print_processes(s);
-    print_nodes(s);
-    printf("\nplacement: %s%s\n",
-           hash[0] != '\0' ? "the same in all servers, hash " : "not the same in all servers",
-           hash);
+    print_cluster(s);
     printf("%zu of %zu processes are ready\n", s->n_ready, s->cluster->n_processes);
+}
+
+/* ---- one look ---- */
+
+static void forget(status *s)
+{
+    const status_options *options = s->options;
+
+    free(s->cluster);
+    free(s->view);
+    free(s->node);
+    free(s->router);
+    status_cluster_free(&s->view_of_redis);
+    memset(s, 0, sizeof(*s));
+    s->options = options;
+}
+
+static sy_status show_local(status *s, sy_error *err)
+{
+    sy_status st;
+
+    SY_TRY(ask(s, s->options->where.dir, err));
+    s->is_well = s->n_ready == s->cluster->n_processes;
+    if (s->options->json) {
+        s->is_well = print_json(s) == 0 && s->is_well;
+    } else {
+        print_text(s);
+    }
+out:
+    return st;
+}
+
+/* A cluster whose processes run anywhere: Redis and their HTTP ports are all there is. */
+static sy_status show_remote(status *s, sy_error *err)
+{
+    status_cluster *c = &s->view_of_redis;
+    place p = {0};
+    sy_status st;
+
+    SY_TRY(place_open(&p, &s->options->where, err));
+    SY_TRY(status_cluster_take(c, p.redis, p.model, err));
+    s->is_well = c->facts.n > 0 && c->n_well == c->facts.n;
+    if (s->options->json) {
+        s->is_well = print_value(s, status_cluster_json(c)) == 0 && s->is_well;
+    } else {
+        printf("model %s\n", tool_shown(p.model));
+        status_cluster_print(c);
+        printf("%zu of %zu processes serve and answer\n", c->n_well, c->facts.n);
+    }
+out:
+    place_close(&p);
+    return st;
+}
+
+static sy_status show(void *arg, sy_error *err)
+{
+    status *s = arg;
+
+    forget(s);
+    return s->options->where.dir != NULL ? show_local(s, err) : show_remote(s, err);
 }
 
 int cmd_status(int argc, char **argv)
 {
     static status s;
-    const char *dir = NULL;
-    int json = 0;
+    status_options o = {.interval_s = 2};
     const sy_arg args[] = {
-        {"dir", "RUNDIR", "of the cluster (required)", SY_ARG_STRING, &dir, 0, 0},
-        {"json", NULL, "print JSON", SY_ARG_FLAG, &json, 0, 0},
+        {"dir", "RUNDIR", "of a local cluster", SY_ARG_STRING, &o.where.dir, 0, 0},
+        {"redis", "URL", "of a cluster whose processes run anywhere", SY_ARG_STRING, &o.where.redis,
+         0, 0},
+        {"model", "NAME", "with --redis: what the model is called; default: the only one",
+         SY_ARG_STRING, &o.where.model, 0, 0},
+        {"watch", NULL, "again and again, until Ctrl-C", SY_ARG_FLAG, &o.watch, 0, 0},
+        {"interval-s", "S", "with --watch: how often", SY_ARG_INT, &o.interval_s, 1, 86400},
+        {"json", NULL, "print JSON; with --watch one line each time", SY_ARG_FLAG, &o.json, 0, 0},
     };
     sy_error err;
-    int code = 1;
+    int code;
     sy_status st;
 
     sy_error_clear(&err);
     st = sy_args_parse(argc, argv, args, SY_COUNT_OF(args),
-                       "switchyard status --dir RUNDIR [options]\n\n"
-                       "Processes, nodes and placement of a local cluster. The exit code is 0 when "
-                       "every process is ready,\nelse 1.",
+                       "switchyard status (--dir RUNDIR | --redis URL) [options]\n\n"
+                       "Processes, nodes and their shards, placement, what aggregators think of "
+                       "nodes, canaries, the\nbalancer. The exit code is 0 when every process is "
+                       "ready, else 1.",
                        NULL, 0, NULL, &err);
-    if (st == SY_OK && dir == NULL) st = sy_error_set(&err, SY_EINVAL, "--dir RUNDIR is required");
-    if (st != SY_OK) return tool_usage_error(&err);
-    st = ask(&s, dir, &err);
-    if (st != SY_OK) {
-        code = tool_fail(&err);
-    } else if (json) {
-        code = print_json(&s) != 0 || s.n_ready < s.cluster->n_processes;
-    } else {
-        print_text(&s);
-        code = s.n_ready < s.cluster->n_processes;
+    /* SWITCHYARD_REDIS may be in the environment of somebody who names a folder. */
+    if (st == SY_OK && o.where.dir == NULL && o.where.redis == NULL) {
+        st = sy_error_set(&err, SY_EINVAL, "--dir RUNDIR or --redis URL is required");
     }
-    free(s.cluster);
-    free(s.view);
-    free(s.node);
-    free(s.router);
+    if (st != SY_OK) return tool_usage_error(&err);
+    s.options = &o;
+    if (o.watch) {
+        code = tool_watch(show, &s, o.interval_s * 1000000, !o.json);
+    } else if (show(&s, &err) != SY_OK) {
+        code = tool_fail(&err);
+    } else {
+        code = tool_flush_stdout() != 0 || !s.is_well;
+    }
+    forget(&s);
     return code;
 }

@@ -24,6 +24,7 @@
 
 typedef struct up_options {
     const char *model, *name, *dir, *redis, *router, *devices, *log_level;
+    sy_arg_strings expert_args, router_args, aggregator_args;
     int64_t experts, routers, aggregators, threads, timeout_s;
     int detach, json;
 } up_options;
@@ -98,6 +99,13 @@ static sy_status parse(up_options *o, int argc, char **argv, sy_error *err)
         {"timeout-s", "S", "how long the start may take", SY_ARG_INT, &o->timeout_s, 1, 86400},
         {"log-level", "LEVEL", "of the servers: debug, info, warn or error", SY_ARG_STRING,
          &o->log_level, 0, 0},
+        {"expert-arg", "ARG",
+         "one more argument for each expert node, such as --expert-arg=--log-level=debug; may be "
+         "given again",
+         SY_ARG_STRINGS, &o->expert_args, 0, 0},
+        {"router-arg", "ARG", "the same for each router", SY_ARG_STRINGS, &o->router_args, 0, 0},
+        {"aggregator-arg", "ARG", "the same for each aggregator", SY_ARG_STRINGS,
+         &o->aggregator_args, 0, 0},
         {"detach", NULL, "return when all are ready, and supervise in the background", SY_ARG_FLAG,
          &o->detach, 0, 0},
         {"json", NULL, "print the endpoints as JSON", SY_ARG_FLAG, &o->json, 0, 0},
@@ -180,6 +188,9 @@ static sy_status prepare(up_run *run, sy_error *err)
                                   .router = o->router,
                                   .devices = o->devices,
                                   .log_level = o->log_level,
+                                  .expert_args = o->expert_args,
+                                  .router_args = o->router_args,
+                                  .aggregator_args = o->aggregator_args,
                                   .threads = o->threads};
     SY_TRY(up_launcher_find(&run->launcher, err));
 out:

@@ -10,8 +10,11 @@ int cmd_down(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_generate(int argc, char **argv); /* a client of an aggregator */
 int cmd_forward(int argc, char **argv);
-int cmd_placement(int argc, char **argv); /* init, show */
-int cmd_inspect(int argc, char **argv);   /* what a checkpoint holds */
-int cmd_synth(int argc, char **argv);     /* writes a checkpoint of random weights */
+int cmd_placement(int argc, char **argv); /* which expert is wanted where: many commands */
+int cmd_canary(int argc, char **argv);
+int cmd_drain(int argc, char **argv);   /* empties a node */
+int cmd_balance(int argc, char **argv); /* replicates and moves experts by load */
+int cmd_inspect(int argc, char **argv); /* what a checkpoint holds */
+int cmd_synth(int argc, char **argv);   /* writes a checkpoint of random weights */
 
 #endif

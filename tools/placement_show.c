@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "tool_report.h"
+#include "tool_text.h"
 
 #define LISTS_MAX 62 /* distinct lists of targets that the table has a letter for */
 
@@ -70,17 +71,20 @@ static json_t *refused_json(const sy_snapshot *snapshot)
     return list;
 }
 
-int placement_show_json(const char *model, const sy_snapshot *snapshot, const tool_hash *hash)
+int placement_show_json(const char *model, const sy_snapshot *snapshot, const tool_hash *hash,
+                        int is_line)
 {
     char text[20];
 
     snprintf(text, sizeof(text), "%016llx", (unsigned long long)sy_snapshot_hash(snapshot));
-    return tool_json_print(json_pack(
+    json_t *value = json_pack(
         "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o}", "model", tool_json_text(model, strlen(model)),
         "layers", (json_int_t)sy_snapshot_layers(snapshot), "experts",
         (json_int_t)sy_snapshot_experts(snapshot), "hash", text, "complete",
         sy_snapshot_complete(snapshot), "fields", fields_json(hash), "resolved",
-        resolved_json(snapshot), "refused", refused_json(snapshot)));
+        resolved_json(snapshot), "refused", refused_json(snapshot));
+
+    return is_line ? tool_json_print_line(value) : tool_json_print(value);
 }
 
 /* ---- text ---- */
@@ -133,6 +137,7 @@ static void show_table(const sy_snapshot *snapshot)
 {
     static legend l;
 
+    memset(&l, 0, sizeof(l));
     printf("\nLAYER ");
     for (uint32_t layer = 0; layer < sy_snapshot_layers(snapshot); layer++) printf(" %3u", layer);
     printf("\nEXPERT\n");
@@ -175,8 +180,9 @@ sy_status placement_show_text(const char *model, const sy_snapshot *snapshot, in
         return sy_error_set(err, SY_EINVAL, "--layer %lld: the model has layers 0 to %u",
                             (long long)only_layer, sy_snapshot_layers(snapshot) - 1);
     }
-    printf("model %s: %u layers of %u experts, hash %016llx\n", model, sy_snapshot_layers(snapshot),
-           sy_snapshot_experts(snapshot), (unsigned long long)sy_snapshot_hash(snapshot));
+    printf("model %s: %u layers of %u experts, hash %016llx\n", tool_shown(model),
+           sy_snapshot_layers(snapshot), sy_snapshot_experts(snapshot),
+           (unsigned long long)sy_snapshot_hash(snapshot));
     if (n_missing > 0) {
         printf("%zu experts have no target, the first is %u/%u\n", n_missing, layer, expert);
     }

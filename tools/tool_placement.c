@@ -17,8 +17,7 @@
 
 typedef struct field_list {
     sy_arena arena;
-    const char **field;
-    const char **value;
+    tool_field_change *change;
     size_t n, cap;
 } field_list;
 
@@ -30,8 +29,8 @@ static sy_status add_field(void *arg, const char *field, const char *value)
     SY_ASSERT(list->n < list->cap);
     copy = sy_arena_strndup(&list->arena, field, strlen(field));
     if (copy == NULL) return SY_ENOMEM;
-    list->field[list->n] = copy;
-    list->value[list->n++] = value; /* one of the devices, which outlive the list */
+    /* The value is one of the devices, which outlive the list. */
+    list->change[list->n++] = (tool_field_change){.field = copy, .after = value};
     return SY_OK;
 }
 
@@ -61,9 +60,8 @@ sy_status tool_placement_init(tool_redis *redis, const tool_spread *spread, sy_e
 
     sy_arena_init(&list.arena, FIELDS_BYTES_MAX);
     SY_TRY(check_devices(spread, err));
-    list.field = calloc(list.cap, sizeof(*list.field));
-    list.value = calloc(list.cap, sizeof(*list.value));
-    st = list.field != NULL && list.value != NULL ? SY_OK : SY_ENOMEM;
+    list.change = calloc(list.cap + 1, sizeof(*list.change));
+    st = list.change != NULL ? SY_OK : SY_ENOMEM;
     if (st == SY_OK) {
         st = sy_placement_spread(spread->layers, spread->experts, spread->device, spread->n_devices,
                                  add_field, &list);
@@ -72,25 +70,24 @@ sy_status tool_placement_init(tool_redis *redis, const tool_spread *spread, sy_e
         sy_error_set(err, st, "no memory for a placement of %zu experts", list.cap);
         goto out;
     }
-    const tool_change change = {.model = spread->model,
-                                .field = list.field,
-                                .value = list.value,
-                                .n = list.n,
-                                .must_be_new = spread->must_be_new,
-                                .reason = spread->reason,
-                                .command = spread->command};
-    SY_TRY(tool_redis_replace(redis, &change, err));
+    const tool_edit edit = {.model = spread->model,
+                            .change = list.change,
+                            .n = list.n,
+                            .must_be_new = spread->must_be_new,
+                            .replaces_all = 1,
+                            .force = 1,
+                            .reason = spread->reason,
+                            .command = spread->command};
+    SY_TRY(tool_redis_change(redis, &edit, NULL, err));
 out:
-    free(list.field);
-    free(list.value);
+    free(list.change);
     sy_arena_free(&list.arena);
     return st;
 }
 
 /* ---- reading ---- */
 
-/* The least dimensions that have room for every field that parses. */
-static void guess_dimensions(const tool_hash *hash, uint32_t *layers, uint32_t *experts)
+void tool_placement_guess(const tool_hash *hash, uint32_t *layers, uint32_t *experts)
 {
     uint32_t most_layers = 1;
     uint32_t most_experts = 1;
@@ -121,7 +118,7 @@ sy_status tool_placement_read(sy_snapshot **out, tool_hash *hash, tool_redis *re
                           model);
         goto out;
     }
-    guess_dimensions(hash, &layers, &experts);
+    tool_placement_guess(hash, &layers, &experts);
     SY_TRY(sy_snapshot_build(out, NULL, hash->entry, hash->n, layers, experts, err));
 out:
     if (st != SY_OK) tool_hash_free(hash);

@@ -15,9 +15,12 @@ typedef struct tool_spread { /* borrowed during the call */
 } tool_spread;
 
 /* Writes the default spread. SY_EEXISTS: must_be_new, and there is a placement; SY_EINVAL: a device
- * does not parse; and what tool_redis_replace says. */
+ * does not parse; and what tool_redis_change says. */
 SY_MUST_USE sy_status tool_placement_init(tool_redis *redis, const tool_spread *spread,
                                           sy_error *err);
+
+/* The least dimensions that have room for every field that parses, for those that are 0. */
+void tool_placement_guess(const tool_hash *hash, uint32_t *layers, uint32_t *experts);
 
 /* What a server that starts now would take. layers or experts 0: as many as the fields name. SY_OK:
  * the caller has one reference to *out and ends *hash with tool_hash_free. SY_ENOTFOUND: there is

@@ -1,22 +1,22 @@
 /* tool_redis.c - hiredis, one command at a time. */
 #include "tool_redis.h"
 
-#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <hiredis/hiredis.h>
 
-#define KEY_BYTES        256
-#define FIELDS_A_COMMAND 256     /* of an HSET */
-#define HISTORY_MAX      "10000" /* entries, roughly: older ones are forgotten */
-#define MEMBERS_MAX      65536
+#include "tool_text.h"
+
+#define KEY_BYTES   256
+#define MEMBERS_MAX 65536
 
 struct tool_redis {
     redisContext *context;
+    sy_redis_address address;
+    int64_t timeout_us;
     char where[160]; /* for people: no password */
 };
 
@@ -27,7 +27,6 @@ static struct timeval to_timeval(int64_t us)
     return (struct timeval){.tv_sec = (time_t)(us / 1000000), .tv_usec = us % 1000000};
 }
 
-/* *out: the caller frees it. lens may be NULL: the arguments are texts. */
 static sy_status ask(redisReply **out, tool_redis *redis, int argc, const char **argv,
                      const size_t *lens, sy_error *err)
 {
@@ -59,7 +58,7 @@ static sy_status tell(tool_redis *redis, int argc, const char **argv, sy_error *
     return st;
 }
 
-static sy_status fail_odd(const tool_redis *redis, const char *command, sy_error *err)
+sy_status tool_redis_odd(const tool_redis *redis, const char *command, sy_error *err)
 {
     return sy_error_set(err, SY_EDATALOSS, "Redis at %s gives an odd answer to %s", redis->where,
                         command);
@@ -67,8 +66,9 @@ static sy_status fail_odd(const tool_redis *redis, const char *command, sy_error
 
 /* ---- open and close ---- */
 
-static sy_status log_in(tool_redis *redis, const sy_redis_address *address, sy_error *err)
+static sy_status log_in(tool_redis *redis, sy_error *err)
 {
+    const sy_redis_address *address = &redis->address;
     char db[16];
     sy_status st = SY_OK;
 
@@ -92,11 +92,12 @@ out:
     return st;
 }
 
-static sy_status connect_to(tool_redis *redis, const sy_redis_address *address, int64_t timeout_us,
-                            sy_error *err)
+static sy_status connect_to(tool_redis *redis, sy_error *err)
 {
-    const struct timeval timeout = to_timeval(timeout_us);
+    const sy_redis_address *address = &redis->address;
+    const struct timeval timeout = to_timeval(redis->timeout_us);
 
+    if (redis->context != NULL) redisFree(redis->context);
     if (address->is_unix) {
         snprintf(redis->where, sizeof(redis->where), "unix:%s", address->path);
         redis->context = redisConnectUnixWithTimeout(address->path, timeout);
@@ -115,18 +116,43 @@ static sy_status connect_to(tool_redis *redis, const sy_redis_address *address, 
     return SY_OK;
 }
 
+/* A connection that broke is made again by the next command. */
+sy_status tool_redis_ask(redisReply **out, tool_redis *redis, int argc, const char **argv,
+                         const size_t *lens, sy_error *err)
+{
+    sy_status st;
+
+    *out = NULL;
+    if (redis->context == NULL || redis->context->err != 0) {
+        SY_TRY(connect_to(redis, err));
+        SY_TRY(log_in(redis, err));
+    }
+    st = ask(out, redis, argc, argv, lens, err);
+out:
+    return st;
+}
+
+sy_status tool_redis_tell(tool_redis *redis, int argc, const char **argv, sy_error *err)
+{
+    redisReply *reply;
+    const sy_status st = tool_redis_ask(&reply, redis, argc, argv, NULL, err);
+
+    if (reply != NULL) freeReplyObject(reply);
+    return st;
+}
+
 sy_status tool_redis_open(tool_redis **out, const char *url, int64_t timeout_us, sy_error *err)
 {
     tool_redis *redis = calloc(1, sizeof(*redis));
-    sy_redis_address address;
     sy_status st;
 
     *out = NULL;
     if (redis == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for a connection");
     signal(SIGPIPE, SIG_IGN); /* hiredis writes without MSG_NOSIGNAL */
-    SY_TRY(sy_redis_address_parse(&address, url, err));
-    SY_TRY(connect_to(redis, &address, timeout_us, err));
-    SY_TRY(log_in(redis, &address, err));
+    redis->timeout_us = timeout_us;
+    SY_TRY(sy_redis_address_parse(&redis->address, url, err));
+    SY_TRY(connect_to(redis, err));
+    SY_TRY(log_in(redis, err));
     *out = redis;
     redis = NULL;
 out:
@@ -143,7 +169,7 @@ void tool_redis_close(tool_redis *redis)
 
 sy_status tool_redis_ping(tool_redis *redis, sy_error *err)
 {
-    return tell(redis, 1, (const char *[]){"PING"}, err);
+    return tool_redis_tell(redis, 1, (const char *[]){"PING"}, err);
 }
 
 /* ---- placement: reading ---- */
@@ -170,9 +196,9 @@ sy_status tool_redis_placement(tool_hash *out, tool_redis *redis, const char *mo
 
     memset(out, 0, sizeof(*out));
     SY_TRY(placement_key(key, model, err));
-    SY_TRY(ask(&out->reply, redis, 2, (const char *[]){"HGETALL", key}, NULL, err));
+    SY_TRY(tool_redis_ask(&out->reply, redis, 2, (const char *[]){"HGETALL", key}, NULL, err));
     if (!is_hash(out->reply)) {
-        st = fail_odd(redis, "HGETALL", err);
+        st = tool_redis_odd(redis, "HGETALL", err);
         goto out;
     }
     out->entry = calloc(out->reply->elements / 2 + 1, sizeof(*out->entry));
@@ -210,12 +236,13 @@ static sy_status scan(tool_redis *redis, const char *pattern, scan_fn *fn, void 
     sy_status st;
 
     do {
-        SY_TRY(ask(&reply, redis, 6,
-                   (const char *[]){"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}, NULL, err));
+        SY_TRY(tool_redis_ask(&reply, redis, 6,
+                              (const char *[]){"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"},
+                              NULL, err));
         if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
             reply->element[0]->type != REDIS_REPLY_STRING ||
             reply->element[1]->type != REDIS_REPLY_ARRAY) {
-            st = fail_odd(redis, "SCAN", err);
+            st = tool_redis_odd(redis, "SCAN", err);
             goto out;
         }
         snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
@@ -263,13 +290,23 @@ typedef struct member_list {
     const char *prefix;
 } member_list;
 
+/* A key is anybody's to write: what is no name of a process is none. */
+static int is_name(const char *text)
+{
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const size_t n = strspn(text, letters);
+
+    return n > 0 && n < SY_NODE_BYTES && text[n] == '\0';
+}
+
 static sy_status add_member(void *arg, const char *key)
 {
     member_list *list = arg;
     const char *const name = key + strlen(list->prefix);
     sy_member *grown;
 
-    if (strlen(name) >= sizeof(grown->name) || list->n == MEMBERS_MAX) return SY_OK;
+    if (!is_name(name) || list->n == MEMBERS_MAX) return SY_OK;
     for (size_t i = 0; i < list->n; i++) {
         if (strcmp(list->item[i].name, name) == 0) return SY_OK;
     }
@@ -296,10 +333,14 @@ static void take_lease_field(sy_member *out, const char *field, const char *valu
         {"state", out->state, sizeof(out->state)},
         {"version", out->version, sizeof(out->version)},
         {"structure_hash", out->structure_hash, sizeof(out->structure_hash)},
+        {"checkpoint_hash", out->checkpoint_hash, sizeof(out->checkpoint_hash)},
+        {"arithmetic", out->arithmetic, sizeof(out->arithmetic)},
     };
 
     for (size_t i = 0; i < SY_COUNT_OF(text); i++) {
-        if (strcmp(text[i].name, field) == 0) snprintf(text[i].to, text[i].cap, "%s", value);
+        if (strcmp(text[i].name, field) == 0) {
+            tool_text_show(text[i].to, text[i].cap, value, strlen(value));
+        }
     }
     if (strcmp(field, "pid") == 0) out->pid = strtoll(value, NULL, 10);
 }
@@ -313,7 +354,7 @@ static sy_status read_lease(int *is_there, tool_redis *redis, sy_member *member,
     sy_status st;
 
     SY_TRY(sy_key_member(key, sizeof(key), kind, member->name));
-    SY_TRY(ask(&reply, redis, 2, (const char *[]){"HGETALL", key}, NULL, err));
+    SY_TRY(tool_redis_ask(&reply, redis, 2, (const char *[]){"HGETALL", key}, NULL, err));
     *is_there = is_hash(reply) && reply->elements > 0;
     for (size_t i = 0; *is_there && i < reply->elements; i += 2) {
         take_lease_field(member, reply->element[i]->str, reply->element[i + 1]->str);
@@ -357,117 +398,6 @@ out:
     return st;
 }
 
-/* ---- placement: writing ---- */
-
-sy_status tool_key_history(char *out, size_t cap, const char *model)
-{
-    const int n = snprintf(out, cap, "switchyard:{%s}:history", model);
-
-    return n >= 0 && (size_t)n < cap ? SY_OK : SY_ELIMIT;
-}
-
-static sy_status check_new(tool_redis *redis, const char *key, sy_error *err)
-{
-    redisReply *reply = NULL;
-    sy_status st;
-
-    SY_TRY(ask(&reply, redis, 2, (const char *[]){"HLEN", key}, NULL, err));
-    if (reply->type != REDIS_REPLY_INTEGER) {
-        st = fail_odd(redis, "HLEN", err);
-    } else if (reply->integer > 0) {
-        st = sy_error_set(err, SY_EEXISTS, "%s has %lld fields already", key, reply->integer);
-    }
-out:
-    if (reply != NULL) freeReplyObject(reply);
-    return st;
-}
-
-static sy_status put_fields(tool_redis *redis, const char *key, const tool_change *change,
-                            sy_error *err)
-{
-    const char *argv[2 + 2 * FIELDS_A_COMMAND] = {"HSET", key};
-    sy_status st = SY_OK;
-
-    for (size_t i = 0; i < change->n;) {
-        int argc = 2;
-
-        for (; i < change->n && argc < (int)SY_COUNT_OF(argv); i++) {
-            argv[argc++] = change->field[i];
-            argv[argc++] = change->value[i];
-        }
-        SY_TRY(tell(redis, argc, argv, err));
-    }
-out:
-    return st;
-}
-
-/* Who is to be asked about the change, for the history. */
-static void name_author(char *out, size_t cap)
-{
-    const struct passwd *user = getpwuid(geteuid());
-    char host[64] = "";
-
-    gethostname(host, sizeof(host) - 1);
-    if (user != NULL) {
-        snprintf(out, cap, "%s@%s", user->pw_name, host);
-    } else {
-        snprintf(out, cap, "%lu@%s", (unsigned long)geteuid(), host);
-    }
-}
-
-static sy_status put_history(tool_redis *redis, const tool_change *change, sy_error *err)
-{
-    char key[KEY_BYTES];
-    char author[160];
-    sy_status st;
-
-    SY_TRY(tool_key_history(key, sizeof(key), change->model));
-    name_author(author, sizeof(author));
-    SY_TRY(tell(redis, 12,
-                (const char *[]){"XADD", key, "MAXLEN", "~", HISTORY_MAX, "*", "author", author,
-                                 "reason", change->reason, "command", change->command},
-                err));
-out:
-    return st;
-}
-
-static sy_status commit(tool_redis *redis, const char *key, sy_error *err)
-{
-    redisReply *reply;
-    sy_status st = ask(&reply, redis, 1, (const char *[]){"EXEC"}, NULL, err);
-
-    if (st != SY_OK) return st;
-    if (reply->type == REDIS_REPLY_NIL) {
-        st = sy_error_set(err, SY_EUNAVAILABLE,
-                          "somebody else changed %s at the same moment, and nothing was written: "
-                          "look at it, then run the command again",
-                          key);
-    } else if (reply->type != REDIS_REPLY_ARRAY) {
-        st = fail_odd(redis, "EXEC", err);
-    }
-    freeReplyObject(reply);
-    return st;
-}
-
-sy_status tool_redis_replace(tool_redis *redis, const tool_change *change, sy_error *err)
-{
-    char key[KEY_BYTES];
-    sy_status st;
-
-    /* After a failure inside the transaction nothing takes effect: the connection is of no use to
-     * the caller but to close it, which discards what was queued. */
-    SY_TRY(placement_key(key, change->model, err));
-    SY_TRY(tell(redis, 2, (const char *[]){"WATCH", key}, err));
-    if (change->must_be_new) SY_TRY(check_new(redis, key, err));
-    SY_TRY(tell(redis, 1, (const char *[]){"MULTI"}, err));
-    SY_TRY(tell(redis, 2, (const char *[]){"DEL", key}, err));
-    SY_TRY(put_fields(redis, key, change, err));
-    SY_TRY(put_history(redis, change, err));
-    SY_TRY(commit(redis, key, err));
-out:
-    return st;
-}
-
 /* ---- copies ---- */
 
 sy_status tool_redis_dump(tool_copy *out, tool_redis *redis, const char *key, sy_error *err)
@@ -476,10 +406,10 @@ sy_status tool_redis_dump(tool_copy *out, tool_redis *redis, const char *key, sy
     char *data;
     sy_status st;
 
-    SY_TRY(ask(&reply, redis, 2, (const char *[]){"DUMP", key}, NULL, err));
+    SY_TRY(tool_redis_ask(&reply, redis, 2, (const char *[]){"DUMP", key}, NULL, err));
     if (reply->type != REDIS_REPLY_STRING) {
         st = reply->type == REDIS_REPLY_NIL ? sy_error_set(err, SY_ENOTFOUND, "there is no %s", key)
-                                            : fail_odd(redis, "DUMP", err);
+                                            : tool_redis_odd(redis, "DUMP", err);
         goto out;
     }
     data = malloc(reply->len + 1);
@@ -501,7 +431,7 @@ sy_status tool_redis_restore(tool_redis *redis, const char *key, const tool_copy
     const char *argv[] = {"RESTORE", key, "0", copy->data};
     const size_t lens[] = {7, strlen(key), 1, copy->len};
     redisReply *reply;
-    const sy_status st = ask(&reply, redis, 4, argv, lens, err);
+    const sy_status st = tool_redis_ask(&reply, redis, 4, argv, lens, err);
 
     if (reply != NULL) freeReplyObject(reply);
     return st;

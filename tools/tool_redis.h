@@ -17,6 +17,18 @@ SY_MUST_USE sy_status tool_redis_open(tool_redis **out, const char *url, int64_t
 void tool_redis_close(tool_redis *redis); /* accepts NULL */
 SY_MUST_USE sy_status tool_redis_ping(tool_redis *redis, sy_error *err);
 
+/* ---- any command ---- */
+/* A connection that broke is made again first. *out: the caller ends it with freeReplyObject; never
+ * an error reply. lens may be NULL: the arguments are texts. SY_EUNAVAILABLE: no answer;
+ * SY_EPRECONDITION: Redis refuses the command, but SY_EEXISTS for BUSYKEY. */
+SY_MUST_USE sy_status tool_redis_ask(struct redisReply **out, tool_redis *redis, int argc,
+                                     const char **argv, const size_t *lens, sy_error *err);
+/* The same, for a command whose answer says no more than "OK". */
+SY_MUST_USE sy_status tool_redis_tell(tool_redis *redis, int argc, const char **argv,
+                                      sy_error *err);
+/* SY_EDATALOSS: an answer of another shape than the command's. */
+sy_status tool_redis_odd(const tool_redis *redis, const char *command, sy_error *err);
+
 /* ---- placement ---- */
 typedef struct tool_hash {
     sy_placement_entry *entry; /* [n], as Redis has them: bytes, not trusted */
@@ -36,18 +48,42 @@ typedef struct tool_models {
 /* The models that have a placement. */
 SY_MUST_USE sy_status tool_redis_models(tool_models *out, tool_redis *redis, sy_error *err);
 
-typedef struct tool_change { /* all texts borrowed during the call */
+/* ---- edits ---- */
+
+typedef struct tool_field_change { /* texts borrowed during the call */
+    const char *field;
+    const char *before; /* what must be there, to the byte; NULL: the field must not be there */
+    const char *after;  /* NULL: the field is deleted. Equal to before: it is only guarded */
+} tool_field_change;
+
+typedef struct tool_edit { /* all texts borrowed during the call */
     const char *model;
-    const char *const *field; /* [n] */
-    const char *const *value; /* [n] */
+    const tool_field_change *change; /* [n], each field once */
     size_t n;
-    int must_be_new; /* refuse when the hash has any field */
-    const char *reason, *command;
-} tool_change;
-/* Replaces the whole hash and adds to the history, in one transaction. SY_EEXISTS: must_be_new, and
- * it is not; SY_EUNAVAILABLE: somebody else changed it meanwhile. */
-SY_MUST_USE sy_status tool_redis_replace(tool_redis *redis, const tool_change *change,
-                                         sy_error *err);
+    int must_be_new;  /* refused when the hash has any field */
+    int replaces_all; /* every field that is not among the changes goes, whatever it says */
+    int force;        /* whatever is there is overwritten; the history says what it was */
+    const char *reason, *command; /* for the history */
+    const char *author;           /* NULL: tool_author */
+} tool_edit;
+
+#define TOOL_ENTRY_ID_BYTES 48
+/* Compare-and-set of any number of fields, all or none, with an entry in the history. An edit of
+ * other fields at the same moment is no conflict. entry_id: NULL, or gets the history's id
+ * ("1700000000000-0"), "" when nothing differed and so nothing was written. The connection is of
+ * use afterwards, whatever comes out.
+ * SY_EEXISTS (reason "PLACEMENT_CHANGED"): a field is not as `before` says, and the text names who
+ * changed it, when and to what; or must_be_new, and it is not. SY_EUNAVAILABLE, SY_EPRECONDITION:
+ * Redis does not answer, or refuses. Nothing was written in any of these cases, but for two: after
+ * SY_EUNAVAILABLE without an answer to the last command nobody knows, and the text says so; and
+ * where the history's key holds something else than a stream, fields are written without an entry.
+ */
+SY_MUST_USE sy_status tool_redis_change(tool_redis *redis, const tool_edit *edit,
+                                        char entry_id[TOOL_ENTRY_ID_BYTES], sy_error *err);
+
+#define TOOL_AUTHOR_BYTES 160
+/* "USER@HOST": who is to be asked about a change. out is returned. */
+const char *tool_author(char out[TOOL_AUTHOR_BYTES]);
 
 /* ---- leases ---- */
 /* *out: [*n] sorted by name, the caller frees it. */

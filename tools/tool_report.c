@@ -23,9 +23,9 @@ json_t *tool_json_text(const char *s, size_t n)
     return value;
 }
 
-int tool_json_print(json_t *value)
+static int print(json_t *value, size_t flags)
 {
-    char *text = value != NULL ? json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = value != NULL ? json_dumps(value, flags | JSON_REAL_PRECISION(9)) : NULL;
     sy_error err;
     int code;
 
@@ -40,4 +40,14 @@ int tool_json_print(json_t *value)
     free(text);
     json_decref(value);
     return code;
+}
+
+int tool_json_print(json_t *value)
+{
+    return print(value, JSON_INDENT(2));
+}
+
+int tool_json_print_line(json_t *value)
+{
+    return print(value, JSON_COMPACT);
 }

@@ -12,5 +12,6 @@ struct json_t *tool_json_text(const char *s, size_t n);
 /* Prints value and a newline to stdout, and gives up the caller's reference. Returns the exit code:
  * 0, or 1 when there was no memory (value may be NULL) or nobody reads. */
 int tool_json_print(struct json_t *value);
+int tool_json_print_line(struct json_t *value); /* on one line */
 
 #endif

@@ -15,7 +15,7 @@
 #include "sy_arena.h"
 #include "up_pids.h"
 
-#define ARGS_MAX       32
+#define ARGS_MAX       (32 + SY_ARG_STRINGS_MAX)
 #define ARGS_BYTES_MAX ((size_t)1 << 20)
 
 /* ---- programs ---- */
@@ -113,6 +113,11 @@ static void put_redis(arg_list *args, const up_launcher *launcher, const up_proc
     put_option(args, "--notify-keyspace-events", "Kgh");
 }
 
+static void put_all(arg_list *args, const sy_arg_strings *more)
+{
+    for (size_t i = 0; i < more->n; i++) put(args, more->item[i]);
+}
+
 static void put_server(arg_list *args, const up_launcher *launcher, const up_process *process)
 {
     char program[UP_PATH_BYTES + 64];
@@ -128,8 +133,15 @@ static void put_server(arg_list *args, const up_launcher *launcher, const up_pro
     put_option(args, "--http", process->http);
     put_option(args, "--threads", threads);
     put_option(args, "--log-level", launcher->log_level);
-    if (strcmp(process->tier, "expert") == 0) put_option(args, "--devices", launcher->devices);
-    if (strcmp(process->tier, "aggregator") == 0) put_option(args, "--router", launcher->router);
+    if (strcmp(process->tier, "expert") == 0) {
+        put_option(args, "--devices", launcher->devices);
+        put_all(args, &launcher->expert_args);
+    } else if (strcmp(process->tier, "aggregator") == 0) {
+        put_option(args, "--router", launcher->router);
+        put_all(args, &launcher->aggregator_args);
+    } else {
+        put_all(args, &launcher->router_args);
+    }
 }
 
 /* ---- starting ---- */

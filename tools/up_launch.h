@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include "sy_args.h"
 #include "up_cluster.h"
 
 typedef struct up_launcher {
@@ -11,7 +12,8 @@ typedef struct up_launcher {
     const char *router;        /* of aggregators: "remote", "inproc" */
     const char *devices;       /* of expert nodes: "cpu:0,cpu:1" */
     const char *log_level;
-    int64_t threads;                   /* 0: all cores */
+    sy_arg_strings expert_args, router_args, aggregator_args; /* handed on as they are */
+    int64_t threads;                                          /* 0: all cores */
     char program_dir[UP_PATH_BYTES];   /* where the servers are: beside this program */
     char redis_program[UP_PATH_BYTES]; /* "": not needed */
 } up_launcher;

@@ -9,6 +9,8 @@
 
 #define REDIS_PORT 6379
 #define DB_MAX     65535
+/* User and password in percent signs, a host or a path, and what stands between them. */
+#define ONE_ADDRESS_MAX 1024
 
 /* Digits alone; -1: not a number from 0 to max. */
 static int read_number(const char *text, size_t n, int max)
@@ -100,10 +102,11 @@ static sy_status read_login(sy_redis_address *out, const char **text, sy_error *
     }
     if (!copy_decoded(out->user, sizeof(out->user), *text, (size_t)(colon - *text)) ||
         !copy_decoded(out->password, sizeof(out->password), colon + 1, (size_t)(at - colon - 1))) {
-        return sy_error_set(err, SY_EINVAL,
-                            "the user (at most %zu bytes) or the password (at most %zu) in the "
-                            "Redis address does not parse: write %% as %%25, / as %%2f",
-                            sizeof(out->user) - 1, sizeof(out->password) - 1);
+        return sy_error_set(
+            err, SY_EINVAL,
+            "the user (at most %zu bytes) or the password (at most %zu) in the "
+            "Redis address does not parse: write %% as %%25, / as %%2f, a comma as %%2c",
+            sizeof(out->user) - 1, sizeof(out->password) - 1);
     }
     *text = at + 1;
     return SY_OK;
@@ -177,6 +180,41 @@ sy_status sy_redis_address_parse(sy_redis_address *out, const char *text, sy_err
     if (slash == NULL) return read_host(out, text, strlen(text), REDIS_PORT, err);
     SY_TRY(read_host(out, text, (size_t)(slash - text), REDIS_PORT, err));
     if (slash[1] != '\0') st = read_db(out, slash + 1, strlen(slash + 1), err);
+out:
+    return st;
+}
+
+sy_status sy_redis_addresses_parse(sy_redis_address *out, size_t cap, size_t *n, const char *text,
+                                   sy_error *err)
+{
+    sy_status st = SY_OK;
+
+    for (*n = 0;; text++) {
+        char one[ONE_ADDRESS_MAX];
+        size_t len;
+
+        text += strspn(text, " ");
+        len = strcspn(text, ",");
+        if (*n == cap) {
+            st = sy_error_set(err, SY_EINVAL, "there are more than %zu Redis addresses", cap);
+            break;
+        }
+        if (!copy_text(one, sizeof(one), text, len)) {
+            st = sy_error_set(err, SY_EINVAL, "a Redis address is longer than %d bytes",
+                              ONE_ADDRESS_MAX - 1);
+            break;
+        }
+        SY_TRY(sy_redis_address_parse(&out[*n], one, err));
+        if (out[*n].db != out[0].db) {
+            st = sy_error_set(err, SY_EINVAL,
+                              "the Redis addresses name different databases: a primary and its "
+                              "replicas have the same");
+            break;
+        }
+        (*n)++;
+        text += len;
+        if (*text == '\0') break;
+    }
 out:
     return st;
 }

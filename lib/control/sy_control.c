@@ -1,6 +1,7 @@
 /* sy_control.c - the loop thread and what other threads may ask of it. They leave a note under the
- * mutex and wake the loop; the loop does the work. Everything that talks to Redis is in sy_redis.c,
- * sy_watch.c, sy_lease.c and sy_members.c, the HTTP port in sy_http.c. */
+ * mutex and wake the loop; the loop does the work. Everything that talks to Redis is in sy_redis.c
+ * and sy_primary.c (connections), sy_watch.c, sy_lease.c, sy_members.c and sy_hints.c; routers
+ * without a lease are in sy_static.c, the HTTP port in sy_http.c. */
 #include "sy_control.h"
 
 #include <pthread.h>
@@ -12,19 +13,22 @@
 #include <uv.h>
 
 #include "sy_clock.h"
+#include "sy_hints.h"
 #include "sy_http.h"
 #include "sy_keys.h"
 #include "sy_lease.h"
 #include "sy_log.h"
 #include "sy_members.h"
 #include "sy_metrics.h"
-#include "sy_redis.h"
+#include "sy_primary.h"
+#include "sy_static.h"
 #include "sy_watch.h"
 
-#define CHECK_US    1000000
-#define LEASE_US    5000000
-#define WITHDRAW_US 1000000
-#define EVERY_MAX   8
+#define CHECK_US         1000000
+#define LEASE_US         5000000
+#define WITHDRAW_US      1000000
+#define EVERY_MAX        8
+#define LIST_INTERVAL_MS 20 /* between listings of members that hints cause */
 
 typedef struct every {
     uv_timer_t timer;
@@ -45,20 +49,25 @@ typedef struct wishes {
 
 struct sy_control {
     sy_control_config config; /* its texts are our copies */
-    sy_redis_address address;
+    sy_redis_address address[SY_REDIS_ADDRESSES_MAX];
+    size_t n_addresses;
 
     uv_loop_t loop;
     uv_async_t wake;
     uv_timer_t check, renew;
+    uv_timer_t relist; /* runs for a while after each listing that a hint caused */
+    int are_nodes_hinted, are_routers_hinted;
     uv_signal_t on_term, on_int;
     int is_loop_open;
     every every[EVERY_MAX];
     size_t n_every_started;
 
-    sy_redis *commands;
+    sy_primary *commands;
+    sy_hints *hints;
     sy_watch *watch;
     sy_lease *lease;
     sy_members *nodes, *routers;
+    sy_static *statics;
     uint64_t epoch_reported;
 
     sy_http *http;
@@ -72,11 +81,12 @@ struct sy_control {
     wishes wishes;
     uint32_t n_withdrawing; /* withdrawals not yet done; under the mutex, like the next */
     sy_snapshot *snapshot;
+    int64_t build_us, taken_us;
 };
 
 /* ---- what the parts report ---- */
 
-static void on_snapshot(void *ctx, sy_snapshot *snapshot)
+static void on_snapshot(void *ctx, sy_snapshot *snapshot, int64_t build_us)
 {
     sy_control *self = ctx;
     const uint64_t epoch = sy_snapshot_epoch(snapshot);
@@ -85,6 +95,8 @@ static void on_snapshot(void *ctx, sy_snapshot *snapshot)
     pthread_mutex_lock(&self->mutex);
     before = self->snapshot;
     self->snapshot = sy_snapshot_ref(snapshot);
+    self->build_us = build_us;
+    if (epoch != self->epoch_reported) self->taken_us = sy_clock_wall_us();
     pthread_mutex_unlock(&self->mutex);
     sy_snapshot_unref(before);
     if (epoch == self->epoch_reported) return;
@@ -92,12 +104,23 @@ static void on_snapshot(void *ctx, sy_snapshot *snapshot)
     if (self->config.on_placement != NULL) self->config.on_placement(self->config.ctx, snapshot);
 }
 
-static void on_members(void *ctx, sy_member_kind kind, const sy_member *member, size_t n)
+static void tell_members(void *ctx, sy_member_kind kind, const sy_member *member, size_t n)
 {
     sy_control *self = ctx;
 
     if (self->config.on_members != NULL) {
         self->config.on_members(self->config.ctx, kind, member, n);
+    }
+}
+
+static void on_leases(void *ctx, sy_member_kind kind, const sy_member *member, size_t n)
+{
+    sy_control *self = ctx;
+
+    if (kind == SY_MEMBER_ROUTER && self->statics != NULL) {
+        sy_static_set_leased(self->statics, member, n);
+    } else {
+        tell_members(self, kind, member, n);
     }
 }
 
@@ -123,26 +146,89 @@ static void list_members(sy_control *self)
     if (self->routers != NULL) sy_members_list(self->routers);
 }
 
+/* ---- hints ---- */
+
+static void on_placement_hint(void *ctx)
+{
+    sy_control *self = ctx;
+
+    if (self->watch != NULL) sy_watch_hint(self->watch);
+}
+
+static void list_hinted(sy_control *self);
+
+static void on_relist(uv_timer_t *timer)
+{
+    list_hinted(timer->data);
+}
+
+/* The first of a burst of hints is followed at once, the others together when a while is over. */
+static void list_hinted(sy_control *self)
+{
+    if (!self->are_nodes_hinted && !self->are_routers_hinted) return;
+    if (uv_is_active((const uv_handle_t *)&self->relist)) return;
+    uv_timer_start(&self->relist, on_relist, LIST_INTERVAL_MS, 0);
+    if (self->are_nodes_hinted) sy_members_list_again(self->nodes);
+    if (self->are_routers_hinted) sy_members_list_again(self->routers);
+    self->are_nodes_hinted = self->are_routers_hinted = 0;
+}
+
+static int is_about(sy_member_kind kind, const char *who, size_t n)
+{
+    const char *prefix = sy_key_member_prefix(kind) + strlen(SY_KEY_ROOT);
+    const size_t len = strlen(prefix);
+
+    return n >= len && memcmp(who, prefix, len) == 0;
+}
+
+/* Whoever cannot be placed may be anybody. */
+static void on_members_hint(void *ctx, const char *who, size_t n)
+{
+    sy_control *self = ctx;
+    const int is_node = who != NULL && is_about(SY_MEMBER_NODE, who, n);
+    const int is_router = who != NULL && is_about(SY_MEMBER_ROUTER, who, n);
+
+    if (who != NULL && is_about(SY_MEMBER_AGGREGATOR, who, n)) return;
+    if (self->nodes != NULL && !is_router) self->are_nodes_hinted = 1;
+    if (self->routers != NULL && !is_node) self->are_routers_hinted = 1;
+    list_hinted(self);
+}
+
+/* ---- Redis comes and goes ---- */
+
 static void on_redis_up(void *ctx)
 {
     sy_control *self = ctx;
 
     set_redis_up(self, 1);
-    sy_lease_renew(self->lease);
-    if (self->watch != NULL) sy_watch_on_up(self->watch);
+    sy_lease_on_up(self->lease);
+    if (self->watch != NULL) sy_watch_read(self->watch);
     if (self->nodes != NULL) sy_members_on_up(self->nodes);
     if (self->routers != NULL) sy_members_on_up(self->routers);
+    if (self->hints != NULL) sy_hints_on_up(self->hints);
 }
 
 static void on_redis_down(void *ctx)
 {
-    set_redis_up(ctx, 0);
+    sy_control *self = ctx;
+
+    set_redis_up(self, 0);
+    if (self->hints != NULL) sy_hints_on_down(self->hints);
+}
+
+static void on_redis_writable(void *ctx)
+{
+    sy_control *self = ctx;
+
+    sy_lease_on_up(self->lease);
+    if (self->watch != NULL) sy_watch_read(self->watch);
 }
 
 /* ---- the loop ---- */
 
 static void check(sy_control *self)
 {
+    if (self->commands != NULL) sy_primary_check(self->commands);
     if (self->watch != NULL) sy_watch_read(self->watch);
     list_members(self);
 }
@@ -193,10 +279,13 @@ static void close_handle(uv_handle_t *handle)
 /* Ends everything on the loop; uv_run returns when the last handle is closed. */
 static void stop(sy_control *self)
 {
+    sy_static_stop(self->statics);
+    sy_hints_stop(self->hints);
     sy_watch_stop(self->watch);
-    sy_redis_close(self->commands);
+    sy_primary_stop(self->commands);
     close_handle((uv_handle_t *)&self->wake);
     close_handle((uv_handle_t *)&self->check);
+    close_handle((uv_handle_t *)&self->relist);
     close_handle((uv_handle_t *)&self->renew);
     close_handle((uv_handle_t *)&self->on_term);
     close_handle((uv_handle_t *)&self->on_int);
@@ -244,6 +333,7 @@ static void *run_loop(void *arg)
         sigaddset(&set, SIGINT);
         pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     }
+    if (self->statics != NULL) sy_static_start(self->statics);
     uv_run(&self->loop, UV_RUN_DEFAULT);
     return NULL;
 }
@@ -314,10 +404,13 @@ static sy_status copy_config(sy_control *self, const sy_control_config *config, 
     sy_status st = SY_OK;
 
     self->config = *config;
-    self->config.redis = self->config.model = self->config.http = NULL;
+    self->config.redis = self->config.model = self->config.http = self->config.routers = NULL;
     if (config->check_us <= 0) self->config.check_us = CHECK_US;
     if (config->lease_us <= 0) self->config.lease_us = LEASE_US;
-    if (config->redis != NULL) SY_TRY(sy_redis_address_parse(&self->address, config->redis, err));
+    if (config->redis != NULL) {
+        SY_TRY(sy_redis_addresses_parse(self->address, SY_REDIS_ADDRESSES_MAX, &self->n_addresses,
+                                        config->redis, err));
+    }
     if (config->model == NULL) goto out;
     if (config->model[0] == '\0' || sy_key_placement(key, sizeof(key), config->model) != SY_OK) {
         st = sy_error_set(err, SY_EINVAL, "the model's name is empty or too long");
@@ -339,10 +432,11 @@ static sy_status open_loop(sy_control *self, sy_error *err)
     self->is_loop_open = 1;
     uv_timer_init(&self->loop, &self->check);
     uv_timer_init(&self->loop, &self->renew);
+    uv_timer_init(&self->loop, &self->relist);
     rc = uv_async_init(&self->loop, &self->wake, on_wake);
     if (rc == 0) rc = uv_signal_init(&self->loop, &self->on_term);
     if (rc == 0) rc = uv_signal_init(&self->loop, &self->on_int);
-    self->wake.data = self->check.data = self->renew.data = self;
+    self->wake.data = self->check.data = self->renew.data = self->relist.data = self;
     self->on_term.data = self->on_int.data = self;
     if (rc == 0 && self->config.on_signal != NULL) {
         rc = uv_signal_start(&self->on_term, on_signal, SIGTERM);
@@ -360,48 +454,91 @@ static sy_status open_members(sy_members **out, sy_control *self, sy_member_kind
         .lease_us = self->config.lease_us,
         .model = self->config.model,
         .ctx = self,
-        .on_members = on_members,
+        .on_members = on_leases,
     };
 
     return sy_members_open(out, &config);
 }
 
-static sy_status open_redis(sy_control *self)
+static sy_status open_primary(sy_control *self)
 {
-    const sy_redis_config commands = {
+    const sy_primary_config config = {
         .loop = &self->loop,
-        .address = &self->address,
-        .purpose = "commands",
+        .address = self->address,
+        .n_addresses = self->n_addresses,
         .ctx = self,
         .on_up = on_redis_up,
         .on_down = on_redis_down,
+        .on_writable = on_redis_writable,
     };
-    sy_watch_config watch = {
+
+    self->redis_up =
+        sy_metric_gauge("switchyard_redis_up", "1 while this process is connected to Redis.", NULL);
+    set_redis_up(self, 0);
+    return sy_primary_open(&self->commands, &config);
+}
+
+static sy_status open_watch(sy_control *self)
+{
+    const sy_watch_config config = {
         .loop = &self->loop,
-        .address = &self->address,
+        .commands = self->commands,
         .model = self->config.model,
         .layers = self->config.layers,
         .experts = self->config.experts,
         .ctx = self,
         .on_snapshot = on_snapshot,
     };
+
+    return sy_watch_open(&self->watch, &config);
+}
+
+static sy_status open_hints(sy_control *self)
+{
+    const sy_hints_config config = {
+        .loop = &self->loop,
+        .commands = self->commands,
+        .model = self->config.model,
+        .db = self->address[0].db,
+        .are_members_wanted = self->nodes != NULL || self->routers != NULL,
+        .ctx = self,
+        .on_placement = on_placement_hint,
+        .on_members = on_members_hint,
+    };
+
+    if (config.model == NULL && !config.are_members_wanted) return SY_OK;
+    return sy_hints_open(&self->hints, &config);
+}
+
+static sy_status open_redis(sy_control *self)
+{
     const uint64_t check_ms = (uint64_t)SY_MAX(self->config.check_us / 1000, (int64_t)1);
     const uint64_t renew_ms = (uint64_t)SY_MAX(self->config.lease_us / 3000, (int64_t)1);
     sy_status st;
 
-    self->redis_up =
-        sy_metric_gauge("switchyard_redis_up", "1 while this process is connected to Redis.", NULL);
-    set_redis_up(self, 0);
-    SY_TRY(sy_redis_open(&self->commands, &commands));
+    SY_TRY(open_primary(self));
     SY_TRY(sy_lease_open(&self->lease, self->commands, self->config.lease_us, on_withdrawn, self));
-    watch.commands = self->commands;
-    if (self->config.model != NULL) SY_TRY(sy_watch_open(&self->watch, &watch));
+    if (self->config.model != NULL) SY_TRY(open_watch(self));
     if (self->config.watch_nodes) SY_TRY(open_members(&self->nodes, self, SY_MEMBER_NODE));
     if (self->config.watch_routers) SY_TRY(open_members(&self->routers, self, SY_MEMBER_ROUTER));
+    SY_TRY(open_hints(self));
     uv_timer_start(&self->check, on_check, check_ms, check_ms);
     uv_timer_start(&self->renew, on_renew, renew_ms, renew_ms);
 out:
     return st;
+}
+
+static sy_status open_static(sy_control *self, const char *routers, sy_error *err)
+{
+    const sy_static_config config = {
+        .loop = &self->loop,
+        .routers = routers,
+        .model = self->config.model,
+        .ctx = self,
+        .on_members = tell_members,
+    };
+
+    return sy_static_open(&self->statics, &config, err);
 }
 
 static sy_status open_http(sy_control *self, const char *address, sy_error *err)
@@ -441,6 +578,7 @@ sy_status sy_control_open(sy_control **out, const sy_control_config *config, sy_
     sy_error_clear(err);
     SY_TRY(copy_config(self, config, err));
     SY_TRY(open_loop(self, err));
+    if (config->routers != NULL) SY_TRY(open_static(self, config->routers, err));
     if (config->redis != NULL) SY_TRY(open_redis(self));
     if (config->http != NULL) SY_TRY(open_http(self, config->http, err));
     if (pthread_create(&self->thread, NULL, run_loop, self) != 0) {
@@ -483,10 +621,13 @@ void sy_control_close(sy_control *control)
     if (control->is_thread_started) sy_control_withdraw(control);
     sy_http_close(control->http);
     end_loop(control);
+    sy_hints_free(control->hints);
     sy_watch_free(control->watch);
     sy_lease_free(control->lease);
     sy_members_free(control->nodes);
     sy_members_free(control->routers);
+    sy_static_free(control->statics);
+    sy_primary_free(control->commands);
     sy_snapshot_unref(control->snapshot);
     pthread_cond_destroy(&control->withdrawn);
     pthread_mutex_destroy(&control->mutex);
@@ -547,6 +688,15 @@ sy_snapshot *sy_control_snapshot(sy_control *control)
     snapshot = control->snapshot != NULL ? sy_snapshot_ref(control->snapshot) : NULL;
     pthread_mutex_unlock(&control->mutex);
     return snapshot;
+}
+
+void sy_control_news(sy_control *control, sy_placement_news *out)
+{
+    out->hints = sy_hints_active(control->hints);
+    pthread_mutex_lock(&control->mutex);
+    out->build_us = control->build_us;
+    out->taken_us = control->taken_us;
+    pthread_mutex_unlock(&control->mutex);
 }
 
 void sy_control_check_now(sy_control *control)

@@ -21,7 +21,9 @@ typedef struct sy_member {
     char devices[SY_DEVICES_BYTES]; /* expert nodes: "cpu:0 cpu:1" */
     char state[24];                 /* "starting", "serving", "draining" */
     char version[24];
-    char structure_hash[20]; /* 16 hex digits */
+    char structure_hash[20];  /* 16 hex digits */
+    char checkpoint_hash[20]; /* 16 hex digits; sy_model_checkpoint_hash */
+    char arithmetic[32];      /* SY_ARITHMETIC */
     int64_t pid;
 } sy_member;
 
@@ -34,10 +36,16 @@ typedef enum sy_member_kind {
 typedef struct sy_control_config {
     /* All texts are copied. */
     const char *redis; /* "unix:/path", "redis://[[user]:password@]host:port[/db]", "host:port",
-                          "unix://[[user]:password@]/path[?db=N]"; NULL: no Redis */
+                          "unix://[[user]:password@]/path[?db=N]"; several, separated by commas: a
+                          primary and its replicas, of which the one that is primary now is used,
+                          and one that only reads while there is none; NULL: no Redis */
     const char *model; /* whose placement is followed; NULL: none */
     uint32_t layers, experts;       /* its dimensions */
     int watch_nodes, watch_routers; /* keep lists of leases */
+    /* Routers that have no lease: "dns:///name:port" (every address of the name, asked again every
+     * few seconds), "host:port", "unix:/path"; several separated by commas. They are members named
+     * by their address, beside those with leases. NULL: none. */
+    const char *routers;
     int64_t check_us; /* the periodic check that catches what notifications miss. 0: 1 s */
     int64_t lease_us; /* lease time to live, renewed at a third. 0: 5 s */
     const char *http; /* "127.0.0.1:9100", "127.0.0.1:0", "unix:/path"; NULL: no HTTP port */
@@ -83,6 +91,17 @@ void sy_control_withdraw(sy_control *control);
 int sy_control_redis_up(const sy_control *control);
 /* The snapshot in force with a reference, or NULL before the first. Any thread. */
 sy_snapshot *sy_control_snapshot(sy_control *control);
+
+/* In which ways changes are heard of now, before the periodic check. */
+#define SY_HINT_TRACKING      1u /* CLIENT TRACKING of the placement */
+#define SY_HINT_NOTIFICATIONS 2u /* keyspace notifications of the placement */
+#define SY_HINT_MEMBERS       4u /* what holders of leases publish */
+typedef struct sy_placement_news {
+    int64_t build_us; /* what it took to make the last snapshot of the hash; 0 before the first */
+    int64_t taken_us; /* since 1970: when the epoch in force began; 0 before the first */
+    unsigned hints;   /* SY_HINT_* */
+} sy_placement_news;
+void sy_control_news(sy_control *control, sy_placement_news *out); /* any thread */
 void sy_control_check_now(sy_control *control); /* re-reads placement and leases soon. Any thread */
 /* Runs fn(arg) every interval_us (of milliseconds) on the loop thread, until close. Any thread. At
  * most 8: SY_ELIMIT. */
@@ -105,5 +124,11 @@ typedef struct sy_redis_address {
 } sy_redis_address;
 SY_MUST_USE sy_status sy_redis_address_parse(sy_redis_address *out, const char *text,
                                              sy_error *err);
+
+/* Several, separated by commas (in a password a comma is %2c), all of one database. out: [cap]; *n:
+ * how many. SY_EINVAL also for more than cap. */
+#define SY_REDIS_ADDRESSES_MAX 8
+SY_MUST_USE sy_status sy_redis_addresses_parse(sy_redis_address *out, size_t cap, size_t *n,
+                                               const char *text, sy_error *err);
 
 #endif

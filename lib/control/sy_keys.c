@@ -16,6 +16,8 @@ const sy_lease_field sy_lease_fields[SY_LEASE_FIELDS] = {
     TEXT_FIELD(state),
     TEXT_FIELD(version),
     TEXT_FIELD(structure_hash),
+    TEXT_FIELD(checkpoint_hash),
+    TEXT_FIELD(arithmetic),
     [SY_LEASE_PID] = {"pid", 0, 0},
 };
 
@@ -26,17 +28,17 @@ static sy_status check_fit(int len, size_t cap)
 
 sy_status sy_key_placement(char *out, size_t cap, const char *model)
 {
-    return check_fit(snprintf(out, cap, "switchyard:{%s}:placement", model), cap);
+    return check_fit(snprintf(out, cap, SY_KEY_ROOT "{%s}:placement", model), cap);
 }
 
 const char *sy_key_member_prefix(sy_member_kind kind)
 {
     switch (kind) {
-    case SY_MEMBER_NODE: return "switchyard:nodes:";
-    case SY_MEMBER_ROUTER: return "switchyard:routers:";
+    case SY_MEMBER_NODE: return SY_KEY_ROOT "nodes:";
+    case SY_MEMBER_ROUTER: return SY_KEY_ROOT "routers:";
     case SY_MEMBER_AGGREGATOR: break;
     }
-    return "switchyard:aggregators:";
+    return SY_KEY_ROOT "aggregators:";
 }
 
 sy_status sy_key_member(char *out, size_t cap, sy_member_kind kind, const char *name)

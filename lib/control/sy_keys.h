@@ -5,9 +5,13 @@
 #include "sy_control.h"
 
 #define SY_KEY_BYTES     256
-#define SY_LEASE_FIELDS  8
-#define SY_LEASE_PID     7 /* its place among the fields; the only one that is a number */
+#define SY_LEASE_FIELDS  10
+#define SY_LEASE_PID     9 /* its place among the fields; the only one that is a number */
 #define SY_LEASE_ADDRESS 0
+#define SY_KEY_ROOT      "switchyard:"
+/* Where processes say that their lease has changed. The message is the lease's key without its
+ * root, "nodes:expert-a"; it is a hint, and nothing is lost with it but time. */
+#define SY_MEMBERS_CHANNEL SY_KEY_ROOT "members"
 
 typedef struct sy_lease_field {
     const char *name;

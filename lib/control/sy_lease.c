@@ -22,16 +22,17 @@ typedef struct holder {
 } holder;
 
 struct sy_lease {
-    sy_redis *commands;
+    sy_primary *commands;
     char ttl_ms[24];
     void (*on_withdrawn)(void *ctx);
     void *ctx;
     int is_announced;
-    int is_written; /* since it was announced under this key */
+    int is_written;   /* since it was announced under this key */
+    int must_publish; /* the others do not know yet what it says */
     char key[SY_KEY_BYTES];
     sy_member self;
     holder me;
-    _Atomic int64_t write_logged_us, twin_logged_us, delete_logged_us;
+    _Atomic int64_t write_logged_us, twin_logged_us, delete_logged_us, publish_logged_us;
 };
 
 /* The deletion of a key that is, or was, ours. */
@@ -62,8 +63,25 @@ static int is_same(const holder *a, const holder *b)
 
 static sy_status ask_holder(sy_lease *self, sy_redis_reply_fn *fn, void *arg, const char *key)
 {
-    return sy_redis_command(self->commands, fn, arg, 4,
-                            (const char *const[]){"HMGET", key, "pid", "address"});
+    return sy_primary_command(self->commands, fn, arg, 4,
+                              (const char *const[]){"HMGET", key, "pid", "address"});
+}
+
+/* ---- telling others ---- */
+
+static void on_published(void *arg, const redisReply *reply)
+{
+    sy_lease *self = arg;
+
+    (void)sy_redis_answered(reply, "to publish on " SY_MEMBERS_CHANNEL, &self->publish_logged_us);
+}
+
+/* After the change, on the same connection: whoever hears it finds the change made. */
+static void publish(sy_lease *self, const char *key)
+{
+    (void)!sy_primary_command(
+        self->commands, on_published, self, 3,
+        (const char *const[]){"PUBLISH", SY_MEMBERS_CHANNEL, key + strlen(SY_KEY_ROOT)});
 }
 
 /* ---- withdrawing ---- */
@@ -92,10 +110,12 @@ static void on_holder_before_delete(void *arg, const redisReply *reply)
     const int is_back = self->is_announced && strcmp(self->key, of->key) == 0;
 
     if (!is_ours || is_back ||
-        sy_redis_command(self->commands, on_deleted, of, 2,
-                         (const char *const[]){"DEL", of->key}) != SY_OK) {
+        sy_primary_command(self->commands, on_deleted, of, 2,
+                           (const char *const[]){"DEL", of->key}) != SY_OK) {
         finish_removal(of);
+        return;
     }
+    publish(self, of->key);
 }
 
 static void remove_current(sy_lease *self, int is_withdrawal)
@@ -167,9 +187,9 @@ void sy_lease_renew(sy_lease *lease)
     static const char *const exec[] = {"EXEC"};
     const char *set[2 + 2 * SY_LEASE_FIELDS] = {"HSET", lease->key};
     const char *expire[] = {"PEXPIRE", lease->key, lease->ttl_ms};
-    sy_redis *to = lease->commands;
+    sy_primary *to = lease->commands;
 
-    if (!lease->is_announced || !sy_redis_is_up(to)) return;
+    if (!lease->is_announced || !sy_primary_is_writable(to)) return;
     for (size_t i = 0; i < SY_LEASE_FIELDS; i++) {
         set[2 + 2 * i] = sy_lease_fields[i].name;
         set[3 + 2 * i] = i == SY_LEASE_PID ? lease->me.pid
@@ -178,11 +198,19 @@ void sy_lease_renew(sy_lease *lease)
     /* Where one cannot be sent the rest cannot either; the next renewal tries again, and its EXEC
      * would also end a transaction that is left open here. */
     if (ask_holder(lease, on_holder_before_renewal, lease, lease->key) == SY_OK &&
-        sy_redis_command(to, on_queued, lease, 1, multi) == SY_OK &&
-        sy_redis_command(to, on_queued, lease, (int)SY_COUNT_OF(set), set) == SY_OK &&
-        sy_redis_command(to, on_queued, lease, (int)SY_COUNT_OF(expire), expire) == SY_OK) {
-        (void)!sy_redis_command(to, on_written, lease, 1, exec);
+        sy_primary_command(to, on_queued, lease, 1, multi) == SY_OK &&
+        sy_primary_command(to, on_queued, lease, (int)SY_COUNT_OF(set), set) == SY_OK &&
+        sy_primary_command(to, on_queued, lease, (int)SY_COUNT_OF(expire), expire) == SY_OK) {
+        (void)!sy_primary_command(to, on_written, lease, 1, exec);
+        if (lease->must_publish) publish(lease, lease->key);
+        lease->must_publish = 0;
     }
+}
+
+void sy_lease_on_up(sy_lease *lease)
+{
+    lease->must_publish = 1;
+    sy_lease_renew(lease);
 }
 
 void sy_lease_announce(sy_lease *lease, sy_member_kind kind, const sy_member *self)
@@ -197,10 +225,11 @@ void sy_lease_announce(sy_lease *lease, sy_member_kind kind, const sy_member *se
     snprintf(lease->me.pid, sizeof(lease->me.pid), "%lld", (long long)self->pid);
     memcpy(lease->me.address, self->address, sizeof(lease->me.address));
     lease->is_announced = 1;
+    lease->must_publish = 1;
     sy_lease_renew(lease);
 }
 
-sy_status sy_lease_open(sy_lease **out, sy_redis *commands, int64_t lease_us,
+sy_status sy_lease_open(sy_lease **out, sy_primary *commands, int64_t lease_us,
                         void (*on_withdrawn)(void *ctx), void *ctx)
 {
     sy_lease *self = calloc(1, sizeof(*self));

@@ -3,7 +3,8 @@
  * Members that are missing are not always gone. After an outage, or when somebody empties Redis,
  * all leases are missing until each holder renews its own; to report that would take every node
  * away from every aggregator at once. So the missing get one lease's time of grace when Redis comes
- * back, and when the placement is missing as well. */
+ * back, and when the placement is missing as well. A replica without its primary cannot tell
+ * either: no lease is renewed there, so nobody who is missing counts as gone. */
 #include "sy_members.h"
 
 #include <stdio.h>
@@ -44,6 +45,7 @@ struct sy_members {
     size_t n_names;
     size_t n_fetched; /* answers so far */
     size_t n_asked;
+    int must_list_again;
     int is_broken; /* the connection went in the middle: this listing says nothing */
     member_list found;
     _Atomic int64_t logged_us, odd_logged_us, full_logged_us;
@@ -55,6 +57,7 @@ static void finish_listing(sy_members *self)
     self->found = (member_list){NULL, 0};
     self->n_names = 0;
     self->state = IDLE;
+    if (self->must_list_again) sy_members_list(self);
 }
 
 /* ---- what a listing means ---- */
@@ -136,12 +139,18 @@ static void on_placement_exists(void *arg, const redisReply *reply)
     settle(self, sy_clock_us() < self->grace_until_us);
 }
 
+static void start_grace(sy_members *self)
+{
+    self->grace_until_us = sy_clock_us() + self->config.lease_us;
+}
+
 static void judge(sy_members *self)
 {
     if (self->is_broken) {
         finish_listing(self);
         return;
     }
+    if (!sy_primary_is_writable(self->config.commands)) start_grace(self);
     if (count_missing(self) == 0) {
         self->is_wiped = 0;
         settle(self, 0);
@@ -151,8 +160,8 @@ static void judge(sy_members *self)
         settle(self, 0);
     } else {
         self->state = ASKING;
-        if (sy_redis_command(self->config.commands, on_placement_exists, self, 2,
-                             (const char *const[]){"EXISTS", self->placement_key}) != SY_OK) {
+        if (sy_primary_command(self->config.commands, on_placement_exists, self, 2,
+                               (const char *const[]){"EXISTS", self->placement_key}) != SY_OK) {
             finish_listing(self);
         }
     }
@@ -247,8 +256,8 @@ static void fetch(sy_members *self)
     while (n < self->n_names) {
         (void)!sy_key_member(key, sizeof(key), self->config.kind,
                              self->name[n]); /* names are short */
-        if (sy_redis_command(self->config.commands, on_member, self, 2,
-                             (const char *const[]){"HGETALL", key}) != SY_OK) {
+        if (sy_primary_command(self->config.commands, on_member, self, 2,
+                               (const char *const[]){"HGETALL", key}) != SY_OK) {
             self->is_broken = 1;
             break;
         }
@@ -312,9 +321,9 @@ static void scan(sy_members *self)
 
     snprintf(pattern, sizeof(pattern), "%s*", sy_key_member_prefix(self->config.kind));
     self->state = SCANNING;
-    if (sy_redis_command(self->config.commands, on_scanned, self, 6,
-                         (const char *const[]){"SCAN", self->cursor, "MATCH", pattern, "COUNT",
-                                               SCAN_COUNT}) != SY_OK) {
+    if (sy_primary_command(self->config.commands, on_scanned, self, 6,
+                           (const char *const[]){"SCAN", self->cursor, "MATCH", pattern, "COUNT",
+                                                 SCAN_COUNT}) != SY_OK) {
         finish_listing(self);
     }
 }
@@ -322,8 +331,9 @@ static void scan(sy_members *self)
 void sy_members_list(sy_members *members)
 {
     if (members->state != IDLE && members->state != PAUSED) return;
-    if (!sy_redis_is_up(members->config.commands)) return;
+    if (!sy_primary_is_up(members->config.commands)) return;
     if (members->state == IDLE) {
+        members->must_list_again = 0;
         memcpy(members->cursor, "0", 2);
         members->n_names = 0;
     }
@@ -331,11 +341,18 @@ void sy_members_list(sy_members *members)
     scan(members);
 }
 
+void sy_members_list_again(sy_members *members)
+{
+    members->must_list_again = members->state != IDLE;
+    sy_members_list(members);
+}
+
 void sy_members_on_up(sy_members *members)
 {
-    finish_listing(
-        members); /* a paused one belongs to another connection, perhaps another server */
-    if (members->known.n > 0) members->grace_until_us = sy_clock_us() + members->config.lease_us;
+    /* A paused one belongs to another connection, perhaps another server. */
+    members->must_list_again = 0;
+    finish_listing(members);
+    if (members->known.n > 0) start_grace(members);
     sy_members_list(members);
 }
 

@@ -4,12 +4,12 @@
 #define SY_MEMBERS_H
 
 #include "sy_control.h"
-#include "sy_redis.h"
+#include "sy_primary.h"
 
 typedef struct sy_members sy_members;
 
 typedef struct sy_members_config {
-    sy_redis *commands; /* borrowed */
+    sy_primary *commands; /* borrowed */
     sy_member_kind kind;
     int64_t lease_us;
     const char
@@ -22,6 +22,9 @@ SY_MUST_USE sy_status sy_members_open(sy_members **out, const sy_members_config 
 void sy_members_free(sy_members *members); /* when no answer can come any more; accepts NULL */
 /* Redis is back: whoever is missing gets one lease_us to come back as well. Then lists. */
 void sy_members_on_up(sy_members *members);
-void sy_members_list(sy_members *members); /* does nothing while Redis is away */
+void sy_members_list(
+    sy_members *members); /* does nothing while Redis is away, or one is going on */
+/* After a hint: one that is going on may have passed by what has changed, so another follows it. */
+void sy_members_list_again(sy_members *members);
 
 #endif

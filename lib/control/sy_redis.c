@@ -22,8 +22,8 @@
 
 #define PENDING_MAX      4096
 #define READ_BYTES       65536
-#define REPLY_BYTES_MAX  (64u << 20)
-#define ELEMENTS_MAX     (1 << 20) /* of one array */
+#define REPLY_BYTES_MAX  (128u << 20)
+#define ELEMENTS_MAX     (1 << 22) /* of one array: two million fields of a hash */
 #define TICK_MS          250
 #define CONNECT_US       2000000  /* to be connected and logged in */
 #define SILENCE_US       2000000  /* without a byte although an answer is due */
@@ -63,6 +63,8 @@ typedef struct pending {
 struct sy_redis {
     sy_redis_config config;
     char where[ADDRESS_TEXT_MAX]; /* for the log */
+    int is_follower;              /* goes to `peer`, never to a name */
+    struct sockaddr_storage peer; /* of the last attempt; of a Unix socket the address says it */
     uv_timer_t timer;             /* WAITING: the next attempt; else the clock of time-outs */
     uv_getaddrinfo_t resolve;
     int is_timer_open, is_resolving; /* what must end before the memory may go */
@@ -149,7 +151,7 @@ sy_status sy_redis_command(sy_redis *redis, sy_redis_reply_fn *fn, void *arg, in
 
 void sy_redis_subscribe(sy_redis *redis, const char *channel)
 {
-    SY_ASSERT(redis->state == UP && !redis->is_subscribed && redis->config.on_message != NULL);
+    SY_ASSERT(redis->state == UP && redis->config.on_message != NULL);
     redis->is_subscribed = 1;
     /* A failure needs no word here: the silence that follows drops the connection. */
     (void)!write_command(redis->attempt, 2, (const char *const[]){"SUBSCRIBE", channel});
@@ -299,6 +301,11 @@ static void *create_limited_array(const redisReadTask *task, int n)
     return n > ELEMENTS_MAX ? NULL : from->create_array(task, n);
 }
 
+static int is_readonly_error(const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "READONLY", 8) == 0;
+}
+
 static void deliver(sy_redis *self, const redisReply *reply)
 {
     if (reply->type == REDIS_REPLY_ERROR) sy_metric_add(self->errors, 1);
@@ -308,6 +315,9 @@ static void deliver(sy_redis *self, const redisReply *reply)
         const pending oldest = take_pending(self);
 
         oldest.fn(oldest.arg, reply);
+        if (self->state == UP && self->config.on_readonly != NULL && is_readonly_error(reply)) {
+            self->config.on_readonly(self->config.ctx);
+        }
     } else {
         drop(self, reply->type == REDIS_REPLY_ERROR ? reply->str
                                                     : "it sent an answer that nobody asked for");
@@ -400,6 +410,12 @@ static attempt *open_attempt(sy_redis *self)
     return to;
 }
 
+static size_t address_bytes(const struct sockaddr *address)
+{
+    return address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                          : sizeof(struct sockaddr_in);
+}
+
 /* address: NULL for the Unix socket. */
 static void connect_to(sy_redis *self, const struct sockaddr *address)
 {
@@ -413,6 +429,10 @@ static void connect_to(sy_redis *self, const struct sockaddr *address)
     }
     uv_timer_start(&self->timer, check_time, TICK_MS, TICK_MS);
     self->started_us = sy_clock_us();
+    if (address != NULL && address != (const struct sockaddr *)&self->peer) {
+        memset(&self->peer, 0, sizeof(self->peer));
+        memcpy(&self->peer, address, address_bytes(address));
+    }
     if (address == NULL) {
         uv_pipe_connect(&self->attempt->connect, &self->attempt->socket.pipe,
                         self->config.address->path, on_connected);
@@ -482,6 +502,8 @@ static void start_attempt(uv_timer_t *timer)
 
     if (self->config.address->is_unix) {
         connect_to(self, NULL);
+    } else if (self->is_follower) {
+        connect_to(self, (const struct sockaddr *)&self->peer);
     } else {
         resolve(self);
     }
@@ -520,28 +542,64 @@ static void check_time(uv_timer_t *timer)
     }
 }
 
-/* ---- open and close ---- */
+/* ---- going elsewhere ---- */
 
-sy_status sy_redis_open(sy_redis **out, const sy_redis_config *config)
+/* At once and without an outage in the log: it is we who leave. */
+void sy_redis_restart(sy_redis *redis)
 {
-    const sy_redis_address *to = config->address;
-    sy_redis *self = calloc(1, sizeof(*self));
+    const int was_up = redis->state == UP;
 
-    *out = NULL;
-    if (self == NULL) return SY_ENOMEM;
-    self->config = *config;
+    if (redis->state == RESOLVING || redis->state == CLOSED) return;
+    redis->state = WAITING;
+    redis->is_subscribed = 0;
+    redis->n_failures = 0;
+    redis->down_us = 0;
+    redis->is_outage_logged = 0;
+    discard_attempt(redis);
+    uv_timer_start(&redis->timer, start_attempt, 0, 0);
+    if (was_up && redis->config.on_down != NULL) redis->config.on_down(redis->config.ctx);
+    answer_all_with_null(redis);
+}
+
+static void set_address(sy_redis *self, const sy_redis_address *to)
+{
+    self->config.address = to;
     if (to->is_unix) {
         snprintf(self->where, sizeof(self->where), "unix:%s", to->path);
     } else {
         snprintf(self->where, sizeof(self->where), "%s:%d", to->host, to->port);
     }
+}
+
+void sy_redis_follow(sy_redis *redis, const sy_redis *leader)
+{
+    if (redis->config.address == leader->config.address &&
+        memcmp(&redis->peer, &leader->peer, sizeof(redis->peer)) == 0) {
+        return;
+    }
+    set_address(redis, leader->config.address);
+    redis->peer = leader->peer;
+    redis->is_follower = 1;
+    sy_redis_restart(redis);
+}
+
+/* ---- open and close ---- */
+
+sy_status sy_redis_open(sy_redis **out, const sy_redis_config *config)
+{
+    sy_redis *self = calloc(1, sizeof(*self));
+
+    *out = NULL;
+    if (self == NULL) return SY_ENOMEM;
+    self->config = *config;
+    if (config->address != NULL) set_address(self, config->address);
     self->errors =
         sy_metric_counter("switchyard_redis_errors_total",
                           "Lost connections to Redis and commands that it refused.", NULL);
     uv_timer_init(config->loop, &self->timer);
     self->timer.data = self;
     self->is_timer_open = 1;
-    uv_timer_start(&self->timer, start_attempt, 0, 0);
+    if (config->address != NULL) uv_timer_start(&self->timer, start_attempt, 0, 0);
     *out = self;
     return SY_OK;
 }
@@ -567,6 +625,16 @@ void sy_redis_close(sy_redis *redis)
 int sy_redis_is_up(const sy_redis *redis)
 {
     return redis->state == UP;
+}
+
+int sy_redis_has_failed(const sy_redis *redis)
+{
+    return redis->n_failures > 0;
+}
+
+const char *sy_redis_where(const sy_redis *redis)
+{
+    return redis->where;
 }
 
 int sy_redis_answered(const redisReply *reply, const char *what, _Atomic int64_t *last_us)

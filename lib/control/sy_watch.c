@@ -1,7 +1,8 @@
-/* sy_watch.c - a notification is only a hint that something changed: what counts is the hash, read
- * as a whole. At most one read is on its way; a hint that comes meanwhile causes one more. So an
- * edit that falls between subscribing and reading, or whose notification is lost, is seen by the
- * next read at the latest, and a burst of edits costs a few reads. */
+/* sy_watch.c - a hint only says that something changed: what counts is the hash, read as a whole.
+ * At most one read is on its way; a hint that comes meanwhile causes one more. So an edit that
+ * falls between subscribing and reading, or whose hint is lost, is seen by the next read at the
+ * latest. Reads that hints cause keep a distance, so that a thousand edits one by one cost a few
+ * dozen reads of a hash that may be large. */
 #include "sy_watch.h"
 
 #include <stdio.h>
@@ -9,26 +10,34 @@
 #include <string.h>
 
 #include <hiredis/hiredis.h>
+#include <uv.h>
 
+#include "sy_clock.h"
 #include "sy_hash.h"
 #include "sy_keys.h"
 #include "sy_log.h"
 #include "sy_metrics.h"
 
 #define REFUSALS_LOGGED_MAX 20
+#define READ_INTERVAL_US    20000 /* between reads that hints cause */
 
 struct sy_watch {
     sy_watch_config config;
-    sy_redis *listener;
     char key[SY_KEY_BYTES];
-    char channel[SY_KEY_BYTES + 32];
+    uv_timer_t timer; /* the read that a hint has asked for */
+    int is_timer_open;
     int is_reading, must_read_again;
+    int64_t read_us;   /* when the last read was sent; 0: never */
+    int64_t hinted_us; /* the first hint since; 0: none */
+    int64_t cause_us;  /* the hint that the read on its way is for; 0: none */
     int has_content;
     uint64_t content; /* of the last hash that was taken */
     sy_snapshot *snapshot;
-    sy_metric *epoch, *refused, *missing;
-    _Atomic int64_t read_logged_us, config_logged_us, subscribe_logged_us, odd_logged_us;
+    sy_metric *epoch, *refused, *missing, *seconds;
+    _Atomic int64_t read_logged_us, odd_logged_us, stale_logged_us;
 };
+
+static void on_due(uv_timer_t *timer);
 
 /* ---- reading ---- */
 
@@ -87,22 +96,26 @@ static void log_snapshot(const sy_watch *self, const sy_snapshot *snapshot)
     }
 }
 
-static void take_snapshot(sy_watch *self, sy_snapshot *snapshot)
+static void take_snapshot(sy_watch *self, sy_snapshot *snapshot, int64_t build_us)
 {
     sy_snapshot *const before = self->snapshot;
 
     self->snapshot = snapshot;
+    self->config.on_snapshot(self->config.ctx, snapshot, build_us);
+    if (self->cause_us != 0) {
+        sy_metric_observe_us(self->seconds, sy_clock_us() - self->cause_us);
+    }
     log_snapshot(self, snapshot);
     sy_metric_set(self->epoch, (double)sy_snapshot_epoch(snapshot));
     sy_metric_set(self->refused, (double)sy_snapshot_refusals(snapshot));
     sy_metric_set(self->missing, (double)sy_snapshot_missing(snapshot, NULL, NULL));
-    self->config.on_snapshot(self->config.ctx, snapshot);
     sy_snapshot_unref(before);
 }
 
 static void take_hash(sy_watch *self, const redisReply *hash)
 {
     const size_t n = hash->elements / 2;
+    const int64_t begin_us = sy_clock_us();
     const uint64_t content = content_of(hash);
     sy_placement_entry *entry;
     sy_snapshot *snapshot;
@@ -121,11 +134,30 @@ static void take_hash(sy_watch *self, const redisReply *hash)
                           self->config.experts, &err) == SY_OK) {
         self->has_content = 1;
         self->content = content;
-        take_snapshot(self, snapshot);
+        take_snapshot(self, snapshot, sy_clock_us() - begin_us);
     } else if (sy_log_due(&self->odd_logged_us, 10000000)) {
         sy_log_error(SY_LOG_ERROR, &err, "%s cannot be taken", self->key);
     }
     free(entry);
+}
+
+/* Without its primary a replica may be far behind: it is better than nothing, and nothing else. */
+static int is_good_source(sy_watch *self)
+{
+    if (self->snapshot == NULL || sy_primary_is_current(self->config.commands)) return 1;
+    if (sy_log_due(&self->stale_logged_us, 10000000)) {
+        sy_log(SY_LOG_WARN, "%s is not taken from a replica that has lost its primary", self->key);
+    }
+    return 0;
+}
+
+static void schedule(sy_watch *self)
+{
+    const int64_t wait_us = self->read_us + READ_INTERVAL_US - sy_clock_us();
+
+    if (!self->is_timer_open || uv_is_active((const uv_handle_t *)&self->timer)) return;
+    self->must_read_again = 0;
+    uv_timer_start(&self->timer, on_due, wait_us > 0 ? (uint64_t)(wait_us + 999) / 1000 : 0, 0);
 }
 
 static void on_hash(void *arg, const redisReply *reply)
@@ -133,109 +165,52 @@ static void on_hash(void *arg, const redisReply *reply)
     sy_watch *self = arg;
 
     self->is_reading = 0;
-    if (sy_redis_answered(reply, "to read the placement", &self->read_logged_us)) {
+    if (sy_redis_answered(reply, "to read the placement", &self->read_logged_us) &&
+        is_good_source(self)) {
         if (is_hash(reply)) {
             take_hash(self, reply);
         } else if (sy_log_due(&self->odd_logged_us, 10000000)) {
             sy_log(SY_LOG_ERROR, "what Redis says of %s is no hash", self->key);
         }
     }
-    if (self->must_read_again) sy_watch_read(self);
+    self->cause_us = 0;
+    if (self->must_read_again) schedule(self);
 }
 
 void sy_watch_read(sy_watch *watch)
 {
-    watch->must_read_again = watch->is_reading;
+    watch->must_read_again |= watch->is_reading;
     if (watch->is_reading) return;
-    watch->is_reading = sy_redis_command(watch->config.commands, on_hash, watch, 2,
-                                         (const char *const[]){"HGETALL", watch->key}) == SY_OK;
+    watch->is_reading = sy_primary_command(watch->config.commands, on_hash, watch, 2,
+                                           (const char *const[]){"HGETALL", watch->key}) == SY_OK;
+    if (!watch->is_reading) return;
+    uv_timer_stop(&watch->timer); /* what it was set for is on its way */
+    watch->must_read_again = 0;
+    watch->read_us = sy_clock_us();
+    watch->cause_us = watch->hinted_us;
+    watch->hinted_us = 0;
 }
 
-/* ---- notifications ---- */
-
-static int is_word(const redisReply *reply, const char *word)
+static void on_due(uv_timer_t *timer)
 {
-    return reply->type == REDIS_REPLY_STRING && strcmp(reply->str, word) == 0;
+    sy_watch_read(timer->data);
 }
 
-/* The acknowledgement counts as well: the hash may have changed before the subscription began. */
-static void on_message(void *ctx, const redisReply *message)
+/* Never at once: hints of one edit come in pairs, and by the next turn of the loop both are in. */
+void sy_watch_hint(sy_watch *watch)
 {
-    sy_watch *self = ctx;
-
-    if (!sy_redis_answered(message, "to send notifications", &self->subscribe_logged_us)) return;
-    if (message->type != REDIS_REPLY_ARRAY || message->elements != 3) return; /* an answered PING */
-    if (is_word(message->element[0], "message") || is_word(message->element[0], "subscribe")) {
-        sy_watch_read(self);
+    if (watch->hinted_us == 0) watch->hinted_us = sy_clock_us();
+    if (watch->is_reading) {
+        watch->must_read_again = 1;
+    } else {
+        schedule(watch);
     }
-}
-
-static void on_listener_up(void *ctx)
-{
-    sy_watch *self = ctx;
-
-    sy_redis_subscribe(self->listener, self->channel);
-}
-
-static void on_notify_set(void *arg, const redisReply *reply)
-{
-    sy_watch *self = arg;
-
-    if (sy_redis_answered(reply, "CONFIG SET notify-keyspace-events", &self->config_logged_us)) {
-        sy_log(SY_LOG_INFO, "keyspace notifications are switched on in Redis");
-    }
-}
-
-/* Adds what is missing of "Kgh" to what the server has; others may use notifications too. */
-static void on_notify_get(void *arg, const redisReply *reply)
-{
-    static const char needed[] = "Kgh";
-    sy_watch *self = arg;
-    char flags[64];
-    size_t n;
-    size_t n_before;
-
-    if (!sy_redis_answered(reply, "CONFIG GET notify-keyspace-events", &self->config_logged_us)) {
-        return;
-    }
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-        reply->element[1]->type != REDIS_REPLY_STRING || reply->element[1]->len > 32) {
-        return;
-    }
-    n = (size_t)snprintf(flags, sizeof(flags), "%s", reply->element[1]->str);
-    n_before = n;
-    for (const char *flag = needed; *flag != '\0'; flag++) {
-        if (strchr(flags, *flag) != NULL || (*flag != 'K' && strchr(flags, 'A') != NULL)) continue;
-        flags[n++] = *flag;
-        flags[n] = '\0';
-    }
-    if (n == n_before) return;
-    (void)!sy_redis_command(
-        self->config.commands, on_notify_set, self, 4,
-        (const char *const[]){"CONFIG", "SET", "notify-keyspace-events", flags});
-}
-
-void sy_watch_on_up(sy_watch *watch)
-{
-    /* The server forgets the setting when it restarts. Where CONFIG is forbidden, the operator may
-     * have set it; else the periodic check has to do. */
-    (void)!sy_redis_command(watch->config.commands, on_notify_get, watch, 3,
-                            (const char *const[]){"CONFIG", "GET", "notify-keyspace-events"});
-    sy_watch_read(watch);
 }
 
 /* ---- open and close ---- */
 
 sy_status sy_watch_open(sy_watch **out, const sy_watch_config *config)
 {
-    const sy_redis_config listener = {
-        .loop = config->loop,
-        .address = config->address,
-        .purpose = "notifications",
-        .on_up = on_listener_up,
-        .on_message = on_message,
-    };
-    sy_redis_config with_ctx = listener;
     sy_watch *self = calloc(1, sizeof(*self));
     sy_status st = SY_ENOMEM;
 
@@ -243,16 +218,18 @@ sy_status sy_watch_open(sy_watch **out, const sy_watch_config *config)
     if (self == NULL) return SY_ENOMEM;
     self->config = *config;
     SY_TRY(sy_key_placement(self->key, sizeof(self->key), config->model));
-    snprintf(self->channel, sizeof(self->channel), "__keyspace@%d__:%s", config->address->db,
-             self->key);
     self->epoch = sy_metric_gauge("switchyard_placement_epoch",
                                   "Counts the placements this process has taken.", NULL);
     self->refused = sy_metric_gauge("switchyard_placement_refused_fields",
                                     "Fields of the placement hash that are not in force.", NULL);
     self->missing = sy_metric_gauge("switchyard_placement_missing_experts",
                                     "Experts for which the placement names no target.", NULL);
-    with_ctx.ctx = self;
-    SY_TRY(sy_redis_open(&self->listener, &with_ctx));
+    self->seconds = sy_metric_histogram(
+        "switchyard_placement_seconds",
+        "From hearing that the placement changed to the new one being in force.", NULL);
+    uv_timer_init(config->loop, &self->timer);
+    self->timer.data = self;
+    self->is_timer_open = 1;
     *out = self;
     self = NULL;
 out:
@@ -262,9 +239,9 @@ out:
 
 void sy_watch_stop(sy_watch *watch)
 {
-    if (watch == NULL) return;
-    sy_redis_close(watch->listener);
-    watch->listener = NULL;
+    if (watch == NULL || !watch->is_timer_open) return;
+    watch->is_timer_open = 0;
+    uv_close((uv_handle_t *)&watch->timer, NULL);
 }
 
 void sy_watch_free(sy_watch *watch)

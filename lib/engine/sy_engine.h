@@ -35,6 +35,8 @@ typedef struct sy_gen_stats {
     double decode_tokens_per_s;                 /* after the first token; 0 for a single one */
     sy_moe_times moe;                           /* of every layer call this sequence took part in */
     uint64_t placement_hash;
+    uint32_t degraded_rows;      /* token rows of a layer that miss an expert */
+    uint32_t other_weights_rows; /* of those computed with other weights, as placement said */
 } sy_gen_stats;
 
 /* What happened to a sequence; pointers are borrowed for the callback. Exactly one event has
@@ -65,6 +67,7 @@ typedef struct sy_gen_params {
     int logprobs, want_logits, ignore_eos;
     uint32_t top_logprobs;
     uint32_t experts_per_token; /* 0: the checkpoint's */
+    int degraded;               /* go on without an expert that nobody answers for */
     int64_t deadline_us;        /* SY_NEVER_US: none */
     void *user;
     void (*on_event)(void *user, const sy_gen_event *event); /* engine thread; must not block */

@@ -32,7 +32,7 @@ struct sy_engine {
     uint32_t *row_token, *row_position;
     const sy_kv_seq **row_seq;
     uint64_t *row_request;
-    uint8_t *row_failed;
+    uint8_t *row_failed, *row_may_degrade, *row_note;
     float *x, *xn, *y;  /* [rows,H] */
     uint32_t *head_row; /* [running_max]: row whose logits are wanted */
     sequence **head_seq;

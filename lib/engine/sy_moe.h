@@ -14,6 +14,10 @@ typedef struct sy_moe_times { /* microseconds spent in the states of a layer cal
 
 #define SY_MOE_ERRORS_MAX 8
 
+/* What a row's output is besides exact; ored into sy_moe_call.note. */
+#define SY_MOE_DEGRADED      1 /* an expert was left out, the other weights renormalised */
+#define SY_MOE_OTHER_WEIGHTS 2 /* by a target that placement accepts with other weights */
+
 typedef struct sy_moe_call {
     uint32_t layer, n_rows;
     uint32_t experts_per_token; /* 0: the checkpoint's */
@@ -21,9 +25,11 @@ typedef struct sy_moe_call {
     const float *x;             /* [T,H]: the block's input, after its norm */
     float *y;                   /* [T,H]: the block's output; rows that failed hold nothing */
     int64_t deadline_us;
-    uint8_t *failed;  /* [T]: 0, or 1 + the index in row_error of why this row failed */
-    uint16_t *expert; /* [T,k] or NULL: the routing, for those who ask */
-    float *weight;    /* [T,k] or NULL */
+    const uint8_t *may_degrade; /* [T]: 1: leave out what nobody answers for; NULL: none may */
+    uint8_t *note;              /* [T]: SY_MOE_*, ored into; NULL: nobody asks */
+    uint8_t *failed;            /* [T]: 0, or 1 + the index in row_error of why this row failed */
+    uint16_t *expert;           /* [T,k] or NULL: the routing, for those who ask */
+    float *weight;              /* [T,k] or NULL */
     uint32_t n_row_errors;
     sy_error row_error[SY_MOE_ERRORS_MAX]; /* further reasons share the last entry */
     sy_error error;                        /* of a call that failed as a whole */

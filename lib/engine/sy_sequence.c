@@ -41,6 +41,7 @@ sequence *sequence_make(uint64_t id, const sy_gen_params *params, uint32_t conte
     seq->ignore_eos = params->ignore_eos;
     seq->top_logprobs = params->top_logprobs;
     seq->experts_per_token = params->experts_per_token;
+    seq->degraded = params->degraded;
     seq->deadline_us = params->deadline_us;
     seq->user = params->user;
     seq->on_event = params->on_event;
@@ -93,7 +94,9 @@ static sy_gen_stats stats_of(const sequence *seq, uint64_t placement_hash)
                           seq->first_token_us == 0 ? 0 : seq->first_token_us - seq->submitted_us,
                       .total_us = now_us - seq->submitted_us,
                       .moe = seq->moe,
-                      .placement_hash = placement_hash};
+                      .placement_hash = placement_hash,
+                      .degraded_rows = seq->degraded_rows,
+                      .other_weights_rows = seq->other_weights_rows};
 
     if (s.generated_tokens > 1 && now_us > seq->first_token_us)
         s.decode_tokens_per_s =

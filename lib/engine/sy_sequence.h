@@ -21,6 +21,8 @@ typedef struct sequence {
     size_t stop_bytes[SY_STOPS_MAX];
     int logprobs, want_logits, ignore_eos;
     uint32_t top_logprobs, experts_per_token;
+    int degraded; /* may go on without an expert */
+    uint32_t degraded_rows, other_weights_rows;
     int64_t deadline_us;
     void *user;
     void (*on_event)(void *user, const sy_gen_event *event);

@@ -26,6 +26,8 @@ sy_status engine_step_open(sy_engine *engine, sy_error *err)
     engine->row_seq = rows_array(rows, sizeof(*engine->row_seq));
     engine->row_request = rows_array(rows, sizeof(*engine->row_request));
     engine->row_failed = rows_array(rows, sizeof(*engine->row_failed));
+    engine->row_may_degrade = rows_array(rows, sizeof(*engine->row_may_degrade));
+    engine->row_note = rows_array(rows, sizeof(*engine->row_note));
     engine->x = rows_array(rows * hidden, sizeof(float));
     engine->xn = rows_array(rows * hidden, sizeof(float));
     engine->y = rows_array(rows * hidden, sizeof(float));
@@ -35,9 +37,10 @@ sy_status engine_step_open(sy_engine *engine, sy_error *err)
     engine->draw = rows_array(seqs, sizeof(*engine->draw));
     engine->sampler_scratch = rows_array(threads, engine->sampler_bytes);
     if (!engine->member || !engine->row_of || !engine->row_token || !engine->row_position ||
-        !engine->row_seq || !engine->row_request || !engine->row_failed || !engine->x ||
-        !engine->xn || !engine->y || !engine->head_row || !engine->head_seq || !engine->logits ||
-        !engine->draw || !engine->sampler_scratch)
+        !engine->row_seq || !engine->row_request || !engine->row_failed ||
+        !engine->row_may_degrade || !engine->row_note || !engine->x || !engine->xn || !engine->y ||
+        !engine->head_row || !engine->head_seq || !engine->logits || !engine->draw ||
+        !engine->sampler_scratch)
         return sy_error_set(err, SY_ENOMEM, "no memory for steps of %zu rows", rows);
     return SY_OK;
 }
@@ -51,6 +54,8 @@ void engine_step_close(sy_engine *engine)
     free(engine->row_seq);
     free(engine->row_request);
     free(engine->row_failed);
+    free(engine->row_may_degrade);
+    free(engine->row_note);
     free(engine->x);
     free(engine->xn);
     free(engine->y);
@@ -77,6 +82,7 @@ static void add_rows(sy_engine *engine, sequence *seq, uint32_t n)
         engine->row_position[r] = position;
         engine->row_seq[r] = &seq->kv;
         engine->row_request[r] = seq->id;
+        engine->row_may_degrade[r] = seq->degraded != 0;
     }
     seq->last_step = engine->step;
     engine->member[engine->n_members++] = seq;
@@ -125,6 +131,7 @@ static void drop_failed_rows(sy_engine *engine)
             engine->row_position[kept] = engine->row_position[r];
             engine->row_seq[kept] = engine->row_seq[r];
             engine->row_request[kept] = engine->row_request[r];
+            engine->row_may_degrade[kept] = engine->row_may_degrade[r];
             memmove(engine->x + kept * hidden, engine->x + r * hidden, hidden * sizeof(float));
             memmove(engine->y + kept * hidden, engine->y + r * hidden, hidden * sizeof(float));
         }
@@ -141,6 +148,12 @@ static void add_times(sy_moe_times *to, const sy_moe_times *from)
     to->dispatch_us += from->dispatch_us;
     to->compute_us += from->compute_us;
     to->combine_us += from->combine_us;
+}
+
+static void add_note(sequence *seq, uint8_t note)
+{
+    seq->degraded_rows += (note & SY_MOE_DEGRADED) != 0;
+    seq->other_weights_rows += (note & SY_MOE_OTHER_WEIGHTS) != 0;
 }
 
 /* The whole call failed: every row did, for the same reason. */
@@ -163,16 +176,22 @@ static void moe_layer(sy_engine *engine, uint32_t layer)
                         .x = engine->xn,
                         .y = engine->y,
                         .deadline_us = sy_clock_us() + engine->config.layer_timeout_us,
+                        .may_degrade = engine->row_may_degrade,
+                        .note = engine->row_note,
                         .failed = engine->row_failed};
     int failed = 0;
 
     sy_error_clear(&call.error);
+    memset(engine->row_note, 0, engine->n_rows);
     sy_trunk_moe_input(engine->config.trunk, layer, engine->xn, engine->x, engine->n_rows);
     if (engine->config.moe.layer(engine->config.moe.ctx, &call) != SY_OK) fail_rows(&call);
     for (uint32_t i = 0; i < engine->n_members; i++)
         add_times(&engine->member[i]->moe, &call.times);
     for (uint32_t r = 0; r < engine->n_rows; r++) {
-        if (!engine->row_failed[r]) continue;
+        if (!engine->row_failed[r]) {
+            add_note(engine->row_of[r], engine->row_note[r]);
+            continue;
+        }
         failed = 1;
         engine->row_of[r]->error = call.row_error[engine->row_failed[r] - 1];
     }

@@ -112,6 +112,12 @@ uint64_t sy_model_expert_bytes(
 /* FNV-1a 64 over the configuration's bytes and every tensor's name, type, shape (not the data):
  * tells checkpoints of other structure apart at once. */
 uint64_t sy_model_structure_hash(const sy_model *model);
+/* A fingerprint of the weights: the structure hash and the bytes of a bounded sample of places, the
+ * same for every copy of a checkpoint, however its files are cut, another one for other weights (a
+ * fine-tune, another quantisation). Hashes at most 1 MB or so, in a few thousand places. A single
+ * flipped bit elsewhere is what the hashes of shards (sy_shard.h) are for. SY_EDATALOSS: a file was
+ * cut while open. */
+SY_MUST_USE sy_status sy_model_checkpoint_hash(uint64_t *out, const sy_model *model, sy_error *err);
 
 /* config.json alone: text of n bytes (need not be NUL-terminated). For tests and fuzzing too. */
 SY_MUST_USE sy_status sy_model_desc_parse(sy_model_desc *out, const char *config, size_t n,

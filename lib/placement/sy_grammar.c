@@ -39,6 +39,11 @@ static int equals(piece p, const char *word)
     return p.n == strlen(word) && memcmp(p.text, word, p.n) == 0;
 }
 
+static int has(piece p, char c)
+{
+    return p.n > 0 && memchr(p.text, c, p.n) != NULL;
+}
+
 /* Digits alone, without leading zeros: one number has one spelling, so that no two hash fields name
  * the same expert. At most 9 digits. */
 static int read_number(int32_t *out, piece p)
@@ -187,17 +192,28 @@ static sy_status read_share(sy_target *target, piece p, sy_error *err)
     return SY_OK;
 }
 
+/* p is not empty. */
 static sy_status read_target(sy_target *target, piece p, sy_error *err)
 {
     char shown[SHOWN_BYTES];
+    piece plain = p; /* without the mark at its end */
     piece node;
     piece place;
     piece share;
     piece device;
-    const int has_share = cut_at(&place, &share, p, '@');
+    int has_share;
     sy_status st;
 
     memset(target, 0, sizeof(*target));
+    target->any_weights = p.text[p.n - 1] == '!';
+    plain.n -= target->any_weights;
+    if (has(plain, '!')) {
+        return sy_error_set(err, SY_EINVAL,
+                            "the target '%s' has a '!' too many or in another place than its end: "
+                            "write for example expert-a/cpu:0! or expert-a/cpu:0@5!",
+                            show(shown, p));
+    }
+    has_share = cut_at(&place, &share, plain, '@');
     if (!cut_at(&node, &device, place, '/')) {
         return sy_error_set(err, SY_EINVAL,
                             "the target '%s' is not NODE/DEVICE: write for example "
@@ -297,8 +313,9 @@ size_t sy_targets_format(char *out, size_t cap, const sy_target_list *list)
         } else if (target->share > 0) {
             snprintf(share, sizeof(share), "@%u", (unsigned)target->share);
         }
-        len += (size_t)snprintf(to, to != NULL ? cap - len : 0, "%s%s/%s%s", i > 0 ? " " : "",
-                                target->node, target->device, share);
+        len +=
+            (size_t)snprintf(to, to != NULL ? cap - len : 0, "%s%s/%s%s%s", i > 0 ? " " : "",
+                             target->node, target->device, share, target->any_weights ? "!" : "");
     }
     return len;
 }

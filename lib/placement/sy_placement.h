@@ -4,7 +4,7 @@
  *
  *   field  = LAYER "/" EXPERT; either may be "*"; the most specific wins, and of two with one star
  *            the one that names the layer
- *   value  = NODE "/" DEVICE [ "@" (1..100 | "shadow") ], separated by spaces */
+ *   value  = NODE "/" DEVICE [ "@" (1..100 | "shadow") ] [ "!" ], separated by spaces */
 #ifndef SY_PLACEMENT_H
 #define SY_PLACEMENT_H
 
@@ -25,6 +25,7 @@ typedef struct sy_target {
     char device[SY_DEVICE_BYTES]; /* "cpu:0", "cuda:1" */
     uint8_t share;                /* percent; 0: no share given */
     uint8_t shadow;               /* gets a copy, its output is only compared */
+    uint8_t any_weights; /* "!": used even if its weights or arithmetic are not the model's */
 } sy_target;
 
 typedef struct sy_target_list {
@@ -74,14 +75,25 @@ sy_snapshot *sy_snapshot_ref(sy_snapshot *snapshot);
 void sy_snapshot_unref(sy_snapshot *snapshot); /* accepts NULL */
 uint64_t sy_snapshot_epoch(
     const sy_snapshot *snapshot); /* 1, 2, ...: previous' + 1, or the same when nothing changed */
-uint64_t sy_snapshot_hash(
-    const sy_snapshot *snapshot); /* of the targets in force: equal content, equal hash, anywhere */
+/* Of the targets in force: equal content, equal hash, in every process. The sum, modulo 2^64, over
+ * the experts that have targets, of
+ *     sy_splitmix64(FNV-1a(TARGETS) ^ sy_splitmix64(LAYER * 2^32 + EXPERT))
+ * where TARGETS is the list's text as sy_targets_format writes it. */
+uint64_t sy_snapshot_hash(const sy_snapshot *snapshot);
 uint32_t sy_snapshot_layers(const sy_snapshot *snapshot);
 uint32_t sy_snapshot_experts(const sy_snapshot *snapshot);
 /* The targets in force, after wildcards; NULL when none: never a list of length 0. Lives as long as
  * the snapshot. */
 const sy_target_list *sy_snapshot_targets(const sy_snapshot *snapshot, uint32_t layer,
                                           uint32_t expert);
+/* Equal lists are stored once and numbered 1..sy_snapshot_lists. The number of the list in force
+ * for an expert, 0 when none: what is worked out for a list serves all experts that share it. */
+uint32_t sy_snapshot_lists(const sy_snapshot *snapshot);
+uint32_t sy_snapshot_list_of(const sy_snapshot *snapshot, uint32_t layer, uint32_t expert);
+const sy_target_list *sy_snapshot_list(const sy_snapshot *snapshot, uint32_t number); /* 1.. */
+/* How many values had to be parsed to build it. A value that is spelled like a list in force
+ * before, or like one seen in the same build, is known by its text. */
+uint32_t sy_snapshot_parsed(const sy_snapshot *snapshot);
 int sy_snapshot_complete(
     const sy_snapshot *snapshot); /* every expert of every layer has a target */
 size_t sy_snapshot_missing(const sy_snapshot *snapshot, uint32_t *layer,
@@ -104,6 +116,23 @@ typedef struct sy_candidate { /* what the caller knows of targets->target[i] at 
  * outstanding of two that the hash picks. Shadows are never chosen. */
 int sy_placement_pick(const sy_target_list *targets, const sy_candidate *candidate,
                       uint64_t request, uint32_t layer, uint32_t expert);
+
+/* ---- what a change costs ---- */
+typedef struct sy_placement_cost {
+    uint32_t n_experts; /* whose targets differ in any way */
+    uint32_t n_loads;   /* (expert, node/device) pairs that are wanted and were not before */
+    uint32_t n_drops;   /* pairs that were wanted and are not any more */
+    uint64_t load_bytes;
+} sy_placement_cost;
+/* From one placement to another of the same dimensions (before NULL: from nothing). each: called in
+ * order for every expert that differs, with its targets before and after (NULL: none); may be NULL.
+ * SY_EINVAL: other dimensions. */
+SY_MUST_USE sy_status sy_placement_compare(sy_placement_cost *out, const sy_snapshot *before,
+                                           const sy_snapshot *after, uint64_t shard_bytes,
+                                           void (*each)(void *arg, uint32_t layer, uint32_t expert,
+                                                        const sy_target_list *before,
+                                                        const sy_target_list *after),
+                                           void *arg);
 
 /* ---- the default placement ---- */
 /* Spreads experts over nodes evenly: expert e of layer l goes to device (e + l) % n_devices.

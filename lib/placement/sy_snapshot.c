@@ -1,7 +1,11 @@
 /* sy_snapshot.c - immutable snapshots. A snapshot has a grid of the fields' good values, one cell
- * for each field that the grammar allows, wildcards included; reading an expert's targets looks at
- * the four cells that may speak for it. Cells hold the number of a list: equal lists are stored
- * once, so that 60 layers of 256 experts cost a few lists and 60 KB, not 20 MB. */
+ * for each field that the grammar allows, wildcards included, and beside it what is in force for
+ * each expert. Both hold numbers of lists (sy_lists.h): 60 layers of 256 experts cost a few lists
+ * and 120 KB, not 20 MB.
+ *
+ * Building from the whole hash is made cheap, rather than finding out what was edited: the value of
+ * a field is compared with the text that the previous snapshot has for it, and only what differs is
+ * looked up or parsed. So no state but the previous snapshot's decides what a build gives. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +13,7 @@
 
 #include "sy_bytes.h"
 #include "sy_hash.h"
+#include "sy_lists.h"
 #include "sy_placement.h"
 
 #define CELLS_MAX (1u << 24)
@@ -18,26 +23,25 @@ struct sy_snapshot {
     _Atomic uint32_t n_refs;
     uint32_t layers, experts;
     uint64_t epoch, hash;
-    uint32_t *cell; /* [layers + 1][experts + 1]; row and column 0 are "*" */
-    sy_target_list *list;
-    uint8_t *is_used; /* [n_lists]: some expert's targets */
-    uint32_t n_lists, list_capacity;
+    uint32_t *cell;     /* [layers + 1][experts + 1]; row and column 0 are "*" */
+    uint32_t *in_force; /* [layers][experts] */
+    sy_lists lists;     /* those that some cell holds */
+    uint8_t *is_used;   /* [lists.n + 1], by number: in force for some expert */
+    uint32_t n_parsed;
     size_t n_missing;
     uint32_t missing_layer, missing_expert; /* the first */
     sy_refusal *refusal;
     size_t n_refusals, refusal_capacity;
 };
 
-/* While a snapshot is built: where to find a list by its contents. Open addressing, a power of two
- * of slots that hold list numbers. */
-typedef struct index_table {
-    uint32_t *slot;
-    uint32_t n_slots;
-} index_table;
-
 static size_t n_cells(const sy_snapshot *self)
 {
     return ((size_t)self->layers + 1) * ((size_t)self->experts + 1);
+}
+
+static size_t n_experts_in_all(const sy_snapshot *self)
+{
+    return (size_t)self->layers * self->experts;
 }
 
 static uint32_t *cell_at(const sy_snapshot *self, int32_t layer, int32_t expert)
@@ -46,77 +50,6 @@ static uint32_t *cell_at(const sy_snapshot *self, int32_t layer, int32_t expert)
     const size_t column = (size_t)(expert - SY_ANY);
 
     return &self->cell[row * ((size_t)self->experts + 1) + column];
-}
-
-/* The number of the list that speaks for an expert, most specific field first; 0: none does. */
-static uint32_t resolve(const sy_snapshot *self, uint32_t layer, uint32_t expert)
-{
-    uint32_t id = *cell_at(self, (int32_t)layer, (int32_t)expert);
-
-    if (id == 0) id = *cell_at(self, (int32_t)layer, SY_ANY);
-    if (id == 0) id = *cell_at(self, SY_ANY, (int32_t)expert);
-    if (id == 0) id = *cell_at(self, SY_ANY, SY_ANY);
-    return id;
-}
-
-/* ---- equal lists once ---- */
-
-static uint64_t list_hash(const sy_target_list *list)
-{
-    return sy_fnv1a(SY_FNV1A_START, list->target, list->n * sizeof(list->target[0]));
-}
-
-/* Parsed lists are zero after each text's end, so equal lists are equal bytes. */
-static int list_equals(const sy_target_list *a, const sy_target_list *b)
-{
-    return a->n == b->n && memcmp(a->target, b->target, a->n * sizeof(a->target[0])) == 0;
-}
-
-static uint32_t *find_slot(const sy_snapshot *self, const index_table *table,
-                           const sy_target_list *list)
-{
-    uint32_t i = (uint32_t)list_hash(list) & (table->n_slots - 1);
-
-    while (table->slot[i] != 0 && !list_equals(&self->list[table->slot[i] - 1], list)) {
-        i = (i + 1) & (table->n_slots - 1);
-    }
-    return &table->slot[i];
-}
-
-static sy_status grow_lists(sy_snapshot *self, index_table *table)
-{
-    const uint32_t capacity = SY_MAX(8u, 2 * self->list_capacity);
-    sy_target_list *list = realloc(self->list, capacity * sizeof(*list));
-
-    if (list == NULL) return SY_ENOMEM;
-    self->list = list;
-    self->list_capacity = capacity;
-    free(table->slot);
-    table->n_slots = 2 * capacity; /* so that the table is never more than half full */
-    table->slot = calloc(table->n_slots, sizeof(*table->slot));
-    if (table->slot == NULL) return SY_ENOMEM;
-    for (uint32_t id = 1; id <= self->n_lists; id++) {
-        *find_slot(self, table, &self->list[id - 1]) = id;
-    }
-    return SY_OK;
-}
-
-static sy_status intern(uint32_t *id, sy_snapshot *self, index_table *table,
-                        const sy_target_list *list)
-{
-    uint32_t *slot;
-
-    if (self->n_lists == self->list_capacity && grow_lists(self, table) != SY_OK) {
-        return SY_ENOMEM;
-    }
-    SY_ASSERT(table->slot != NULL);
-    slot = find_slot(self, table, list);
-    if (*slot == 0) {
-        self->list[self->n_lists++] = *list;
-        *slot = self->n_lists;
-    }
-    *id = *slot;
-    return SY_OK;
 }
 
 /* ---- building ---- */
@@ -145,36 +78,72 @@ static sy_status refuse(sy_snapshot *self, const sy_placement_entry *entry, cons
     return SY_OK;
 }
 
-static sy_status take_entry(sy_snapshot *self, index_table *table, const sy_snapshot *previous,
+/* SY_EINVAL: the value does not parse, and *why says so. SY_ENOMEM. */
+static sy_status read_value(uint32_t *number, sy_snapshot *self, const sy_placement_entry *entry,
+                            sy_error *why)
+{
+    sy_target_list targets;
+    sy_status st;
+
+    SY_TRY(sy_lists_find(number, &self->lists, entry->value, entry->value_len));
+    if (*number != 0) return SY_OK;
+    self->n_parsed++;
+    SY_TRY(sy_targets_parse(&targets, entry->value, entry->value_len, why));
+    st = sy_lists_add(number, &self->lists, &targets); /* known, if only the spelling is new */
+out:
+    return st;
+}
+
+/* The lists of `previous`, if there is one, have the same numbers in self until all is read. */
+static sy_status take_entry(sy_snapshot *self, const sy_snapshot *previous,
                             const sy_placement_entry *entry)
 {
-    sy_target_list parsed;
-    const sy_target_list *list = &parsed;
+    uint32_t before = 0;
+    uint32_t number;
     sy_field field;
     sy_error why;
-    uint32_t before = 0;
+    sy_status st;
 
     if (sy_field_parse(&field, entry->field, entry->field_len, self->layers, self->experts, &why) !=
         SY_OK) {
         return refuse(self, entry, why.message, "");
     }
-    if (sy_targets_parse(&parsed, entry->value, entry->value_len, &why) != SY_OK) {
-        if (previous != NULL) before = *cell_at(previous, field.layer, field.expert);
-        if (before == 0) return refuse(self, entry, why.message, "");
-        if (refuse(self, entry, why.message, "; its last good value stays in force") != SY_OK) {
-            return SY_ENOMEM;
-        }
-        list = &previous->list[before - 1];
+    if (previous != NULL) before = *cell_at(previous, field.layer, field.expert);
+    if (before != 0 && sy_lists_is_text(&self->lists, before, entry->value, entry->value_len)) {
+        *cell_at(self, field.layer, field.expert) = before;
+        return SY_OK;
     }
-    return intern(cell_at(self, field.layer, field.expert), self, table, list);
+    st = read_value(&number, self, entry, &why);
+    if (st == SY_ENOMEM) return st;
+    if (st == SY_OK) {
+        *cell_at(self, field.layer, field.expert) = number;
+        return SY_OK;
+    }
+    *cell_at(self, field.layer, field.expert) = before;
+    return refuse(self, entry, why.message,
+                  before != 0 ? "; its last good value stays in force" : "");
 }
 
-static size_t count_missing(sy_snapshot *self)
+/* The number of the list that speaks for an expert, most specific field first; 0: none does. */
+static uint32_t resolve(const sy_snapshot *self, uint32_t layer, uint32_t expert)
 {
+    uint32_t number = *cell_at(self, (int32_t)layer, (int32_t)expert);
+
+    if (number == 0) number = *cell_at(self, (int32_t)layer, SY_ANY);
+    if (number == 0) number = *cell_at(self, SY_ANY, (int32_t)expert);
+    if (number == 0) number = *cell_at(self, SY_ANY, SY_ANY);
+    return number;
+}
+
+static void resolve_all(sy_snapshot *self)
+{
+    uint32_t *to = self->in_force;
+
     self->n_missing = 0;
     for (uint32_t layer = 0; layer < self->layers; layer++) {
         for (uint32_t expert = 0; expert < self->experts; expert++) {
-            if (resolve(self, layer, expert) != 0) continue;
+            *to = resolve(self, layer, expert);
+            if (*to++ != 0) continue;
             if (self->n_missing == 0) {
                 self->missing_layer = layer;
                 self->missing_expert = expert;
@@ -182,75 +151,61 @@ static size_t count_missing(sy_snapshot *self)
             self->n_missing++;
         }
     }
-    return self->n_missing;
-}
-
-static sy_status adopt(sy_snapshot *self, const sy_snapshot *previous)
-{
-    if (self->list_capacity < previous->n_lists) {
-        sy_target_list *list = realloc(self->list, previous->n_lists * sizeof(*list));
-
-        if (list == NULL) return SY_ENOMEM;
-        self->list = list;
-        self->list_capacity = previous->n_lists;
-    }
-    if (previous->n_lists > 0) {
-        memcpy(self->list, previous->list, previous->n_lists * sizeof(*self->list));
-    }
-    self->n_lists = previous->n_lists;
-    memcpy(self->cell, previous->cell, n_cells(self) * sizeof(*self->cell));
-    count_missing(self);
-    return SY_OK;
 }
 
 /* Refuses the whole hash where it would take the last targets away from an expert that has some:
  * a deleted hash, or a deletion too many, must not stop what is being served. */
 static sy_status guard_coverage(sy_snapshot *self, const sy_snapshot *previous, size_t n_entries)
 {
-    const size_t n_experts = (size_t)self->layers * self->experts;
-    const size_t n_missing = count_missing(self);
     char why[160];
 
     if (previous == NULL) return SY_OK;
-    if (n_entries == 0 && previous->n_missing < n_experts) {
+    if (n_entries == 0 && previous->n_missing < n_experts_in_all(self)) {
         snprintf(why, sizeof(why), "the hash is deleted or empty");
-    } else if (n_missing > 0 && previous->n_missing == 0) {
+    } else if (self->n_missing > 0 && previous->n_missing == 0) {
         snprintf(why, sizeof(why), "%zu of %zu experts would have no target, the first is %u/%u",
-                 n_missing, n_experts, self->missing_layer, self->missing_expert);
+                 self->n_missing, n_experts_in_all(self), self->missing_layer,
+                 self->missing_expert);
     } else {
         return SY_OK;
     }
-    if (adopt(self, previous) != SY_OK) return SY_ENOMEM;
+    memcpy(self->cell, previous->cell, n_cells(self) * sizeof(*self->cell));
+    resolve_all(self);
     if (self->n_refusals == SY_REFUSALS_MAX) self->n_refusals--; /* this one matters more */
     return refuse(self, NULL, why, ": the placement before stays in force as a whole");
 }
 
-/* The hash is FNV-1a of the lines "LAYER/EXPERT VALUE\n", in order, of all experts that have
- * targets: anybody can compute it. */
+/* Lets go of the lists that no cell holds any more: memory is bounded by the hash, not by its
+ * history. */
+static sy_status drop_old_lists(sy_snapshot *self)
+{
+    uint32_t *number = calloc((size_t)self->lists.n + 1, sizeof(*number));
+
+    if (number == NULL) return SY_ENOMEM;
+    for (size_t i = 0; i < n_cells(self); i++) number[self->cell[i]] = 1;
+    number[0] = 0;
+    sy_lists_keep(&self->lists, number);
+    for (size_t i = 0; i < n_cells(self); i++) self->cell[i] = number[self->cell[i]];
+    for (size_t i = 0; i < n_experts_in_all(self); i++) {
+        self->in_force[i] = number[self->in_force[i]];
+    }
+    free(number);
+    return SY_OK;
+}
+
 static sy_status finish(sy_snapshot *self, const sy_snapshot *previous)
 {
-    char text[SY_PLACEMENT_VALUE_MAX];
-    char name[32];
-    size_t text_len = 0;
-    uint32_t text_of = 0; /* neighbours often share a list: its text is made once */
+    const uint32_t *at = self->in_force;
 
-    self->is_used = calloc(self->n_lists + 1, 1);
+    self->is_used = calloc((size_t)self->lists.n + 1, 1);
     if (self->is_used == NULL) return SY_ENOMEM;
-    self->hash = SY_FNV1A_START;
     for (uint32_t layer = 0; layer < self->layers; layer++) {
-        for (uint32_t expert = 0; expert < self->experts; expert++) {
-            const uint32_t id = resolve(self, layer, expert);
+        for (uint32_t expert = 0; expert < self->experts; expert++, at++) {
+            const uint64_t place = sy_splitmix64((uint64_t)layer << 32 | expert);
 
-            if (id == 0) continue;
-            if (id != text_of) {
-                text_len = sy_targets_format(text, sizeof(text) - 1, &self->list[id - 1]);
-                text[text_len++] = '\n';
-                text_of = id;
-            }
-            self->is_used[id - 1] = 1;
-            self->hash = sy_fnv1a(self->hash, name,
-                                  (size_t)snprintf(name, sizeof(name), "%u/%u ", layer, expert));
-            self->hash = sy_fnv1a(self->hash, text, text_len);
+            if (*at == 0) continue;
+            self->is_used[*at] = 1;
+            self->hash += sy_splitmix64(sy_lists_hash(&self->lists, *at) ^ place);
         }
     }
     self->epoch = 1;
@@ -260,12 +215,18 @@ static sy_status finish(sy_snapshot *self, const sy_snapshot *previous)
 
 static int compare_refusals(const void *a, const void *b)
 {
-    return strcmp(((const sy_refusal *)a)->field, ((const sy_refusal *)b)->field);
+    const sy_refusal *x = a;
+    const sy_refusal *y = b;
+    const int order = strcmp(x->field, y->field);
+
+    return order != 0 ? order : strcmp(x->value, y->value); /* fields that are cut may be equal */
 }
 
-static sy_status open_snapshot(sy_snapshot **out, uint32_t layers, uint32_t experts)
+static sy_status open_snapshot(sy_snapshot **out, const sy_snapshot *previous, uint32_t layers,
+                               uint32_t experts)
 {
     sy_snapshot *self = calloc(1, sizeof(*self));
+    sy_status st = SY_ENOMEM;
 
     *out = NULL;
     if (self == NULL) return SY_ENOMEM;
@@ -273,12 +234,14 @@ static sy_status open_snapshot(sy_snapshot **out, uint32_t layers, uint32_t expe
     self->layers = layers;
     self->experts = experts;
     self->cell = calloc(n_cells(self), sizeof(*self->cell));
-    if (self->cell == NULL) {
-        free(self);
-        return SY_ENOMEM;
-    }
+    self->in_force = calloc(n_experts_in_all(self), sizeof(*self->in_force));
+    if (self->cell == NULL || self->in_force == NULL) goto out;
+    if (previous != NULL) SY_TRY(sy_lists_share(&self->lists, &previous->lists));
     *out = self;
     return SY_OK;
+out:
+    sy_snapshot_unref(self);
+    return st;
 }
 
 sy_status sy_snapshot_build(sy_snapshot **out, const sy_snapshot *previous,
@@ -286,7 +249,6 @@ sy_status sy_snapshot_build(sy_snapshot **out, const sy_snapshot *previous,
                             uint32_t experts, sy_error *err)
 {
     sy_snapshot *self = NULL;
-    index_table table = {NULL, 0};
     sy_status st;
 
     *out = NULL;
@@ -298,11 +260,11 @@ sy_status sy_snapshot_build(sy_snapshot **out, const sy_snapshot *previous,
     if (previous != NULL && (previous->layers != layers || previous->experts != experts)) {
         return sy_error_set(err, SY_EINVAL, "the snapshot before is of another model");
     }
-    SY_TRY(open_snapshot(&self, layers, experts));
-    for (size_t i = 0; i < n_entries; i++) {
-        SY_TRY(take_entry(self, &table, previous, &entry[i]));
-    }
+    SY_TRY(open_snapshot(&self, previous, layers, experts));
+    for (size_t i = 0; i < n_entries; i++) SY_TRY(take_entry(self, previous, &entry[i]));
+    resolve_all(self);
     SY_TRY(guard_coverage(self, previous, n_entries));
+    SY_TRY(drop_old_lists(self));
     SY_TRY(finish(self, previous));
     if (self->n_refusals > 1) {
         qsort(self->refusal, self->n_refusals, sizeof(*self->refusal), compare_refusals);
@@ -310,7 +272,6 @@ sy_status sy_snapshot_build(sy_snapshot **out, const sy_snapshot *previous,
     *out = self;
     self = NULL;
 out:
-    free(table.slot);
     sy_snapshot_unref(self);
     if (st == SY_ENOMEM) sy_error_set(err, st, "no memory for a placement snapshot");
     return st;
@@ -328,8 +289,9 @@ void sy_snapshot_unref(sy_snapshot *snapshot)
 {
     if (snapshot == NULL) return;
     if (atomic_fetch_sub_explicit(&snapshot->n_refs, 1, memory_order_acq_rel) != 1) return;
+    sy_lists_close(&snapshot->lists);
     free(snapshot->cell);
-    free(snapshot->list);
+    free(snapshot->in_force);
     free(snapshot->is_used);
     free(snapshot->refusal);
     free(snapshot);
@@ -355,14 +317,34 @@ uint32_t sy_snapshot_experts(const sy_snapshot *snapshot)
     return snapshot->experts;
 }
 
+uint32_t sy_snapshot_list_of(const sy_snapshot *snapshot, uint32_t layer, uint32_t expert)
+{
+    if (layer >= snapshot->layers || expert >= snapshot->experts) return 0;
+    return snapshot->in_force[(size_t)layer * snapshot->experts + expert];
+}
+
+uint32_t sy_snapshot_lists(const sy_snapshot *snapshot)
+{
+    return snapshot->lists.n;
+}
+
+const sy_target_list *sy_snapshot_list(const sy_snapshot *snapshot, uint32_t number)
+{
+    SY_ASSERT(number >= 1 && number <= snapshot->lists.n);
+    return sy_lists_targets(&snapshot->lists, number);
+}
+
 const sy_target_list *sy_snapshot_targets(const sy_snapshot *snapshot, uint32_t layer,
                                           uint32_t expert)
 {
-    uint32_t id;
+    const uint32_t number = sy_snapshot_list_of(snapshot, layer, expert);
 
-    if (layer >= snapshot->layers || expert >= snapshot->experts) return NULL;
-    id = resolve(snapshot, layer, expert);
-    return id == 0 ? NULL : &snapshot->list[id - 1];
+    return number == 0 ? NULL : sy_lists_targets(&snapshot->lists, number);
+}
+
+uint32_t sy_snapshot_parsed(const sy_snapshot *snapshot)
+{
+    return snapshot->n_parsed;
 }
 
 int sy_snapshot_complete(const sy_snapshot *snapshot)
@@ -390,10 +372,10 @@ const sy_refusal *sy_snapshot_refusal_at(const sy_snapshot *snapshot, size_t i)
 
 int sy_snapshot_names_node(const sy_snapshot *snapshot, const char *node)
 {
-    for (uint32_t i = 0; i < snapshot->n_lists; i++) {
-        const sy_target_list *list = &snapshot->list[i];
+    for (uint32_t number = 1; number <= snapshot->lists.n; number++) {
+        const sy_target_list *list = sy_lists_targets(&snapshot->lists, number);
 
-        for (uint32_t j = 0; snapshot->is_used[i] && j < list->n; j++) {
+        for (uint32_t j = 0; snapshot->is_used[number] && j < list->n; j++) {
             if (strcmp(list->target[j].node, node) == 0) return 1;
         }
     }

@@ -10,7 +10,7 @@ static int is_plain_target(const char *device)
     sy_target_list list;
 
     return sy_targets_parse(&list, device, strlen(device), NULL) == SY_OK && list.n == 1 &&
-           list.target[0].share == 0;
+           list.target[0].share == 0 && !list.target[0].any_weights;
 }
 
 sy_status sy_placement_spread(uint32_t layers, uint32_t experts, const char *const *devices,

@@ -15,9 +15,11 @@ typedef struct fanout_slot {
 
 struct sy_fanout {
     pthread_mutex_t mutex;
-    pthread_cond_t all_done;
+    pthread_cond_t wake;
     size_t n, n_max;
-    size_t n_done; /* under the mutex */
+    size_t n_seen;  /* waiter only: how many were done when it last looked */
+    size_t n_done;  /* under the mutex, as is the next */
+    size_t wake_at; /* the waiter sleeps until so many are done: no wake before that */
     fanout_slot slot[];
 };
 
@@ -33,20 +35,20 @@ sy_status sy_fanout_open(sy_fanout **out, size_t n_max)
     pthread_mutex_init(&fanout->mutex, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&fanout->all_done, &attr);
+    pthread_cond_init(&fanout->wake, &attr);
     pthread_condattr_destroy(&attr);
     fanout->n_max = n_max;
     *out = fanout;
     return SY_OK;
 }
 
-/* Under the mutex. The waiter sleeps until the last one only: one wake a round. */
+/* Under the mutex. */
 static void set_done(fanout_slot *slot)
 {
     slot->pub.done_us = sy_clock_us();
     slot->done = 1;
     slot->fanout->n_done++;
-    if (slot->fanout->n_done == slot->fanout->n) pthread_cond_signal(&slot->fanout->all_done);
+    if (slot->fanout->n_done >= slot->fanout->wake_at) pthread_cond_signal(&slot->fanout->wake);
 }
 
 static void on_reply(void *arg, uint64_t id, sy_msg *msg, const sy_error *err)
@@ -90,50 +92,65 @@ size_t sy_fanout_send(sy_fanout *fanout, sy_peer *peer, uint64_t id, sy_frame *f
     return fanout->n - 1;
 }
 
-static int is_done(sy_fanout *fanout, const fanout_slot *slot)
+int sy_fanout_is_done(sy_fanout *fanout, size_t slot)
 {
     int done;
 
+    SY_ASSERT(slot < fanout->n);
     pthread_mutex_lock(&fanout->mutex);
-    done = slot->done;
+    done = fanout->slot[slot].done;
     pthread_mutex_unlock(&fanout->mutex);
     return done;
+}
+
+/* A slot that cannot be forgotten any more has been answered in this very moment. */
+void sy_fanout_give_up(sy_fanout *fanout, size_t index)
+{
+    fanout_slot *slot = &fanout->slot[index];
+
+    if (sy_fanout_is_done(fanout, index) || !sy_peer_forget(slot->pub.peer, slot->pub.id)) return;
+    pthread_mutex_lock(&fanout->mutex);
+    sy_error_clear(&slot->pub.err);
+    sy_error_set(&slot->pub.err, SY_EDEADLINE, "peer %s at %s: no answer in time",
+                 sy_peer_name(slot->pub.peer), sy_peer_address(slot->pub.peer));
+    sy_error_where(&slot->pub.err, NULL, -1, -1, sy_peer_name(slot->pub.peer));
+    slot->pub.status = SY_EDEADLINE;
+    set_done(slot);
+    pthread_mutex_unlock(&fanout->mutex);
 }
 
 /* Afterwards every slot is done and no callback of this round runs or will. */
 static void give_up_open(sy_fanout *fanout)
 {
-    for (size_t i = 0; i < fanout->n; i++) {
-        fanout_slot *slot = &fanout->slot[i];
+    for (size_t i = 0; i < fanout->n; i++) sy_fanout_give_up(fanout, i);
+}
 
-        if (is_done(fanout, slot) || !sy_peer_forget(slot->pub.peer, slot->pub.id)) continue;
-        pthread_mutex_lock(&fanout->mutex);
-        sy_error_clear(&slot->pub.err);
-        sy_error_set(&slot->pub.err, SY_EDEADLINE, "peer %s at %s: no answer in time",
-                     sy_peer_name(slot->pub.peer), sy_peer_address(slot->pub.peer));
-        sy_error_where(&slot->pub.err, NULL, -1, -1, sy_peer_name(slot->pub.peer));
-        slot->pub.status = SY_EDEADLINE;
-        set_done(slot);
-        pthread_mutex_unlock(&fanout->mutex);
+/* Until n_done slots are done, or until_us has passed; returns how many are. */
+static size_t sleep_until(sy_fanout *fanout, size_t n_done, int64_t until_us)
+{
+    const int64_t at_us = SY_MAX(until_us, 0);
+    const struct timespec at = {.tv_sec = at_us / 1000000, .tv_nsec = at_us % 1000000 * 1000};
+    int late = 0;
+
+    pthread_mutex_lock(&fanout->mutex);
+    fanout->wake_at = n_done;
+    while (fanout->n_done < n_done && late == 0) {
+        late = until_us == SY_NEVER_US ? pthread_cond_wait(&fanout->wake, &fanout->mutex)
+                                       : pthread_cond_timedwait(&fanout->wake, &fanout->mutex, &at);
     }
+    fanout->n_seen = fanout->n_done;
+    pthread_mutex_unlock(&fanout->mutex);
+    return fanout->n_seen;
 }
 
 void sy_fanout_wait(sy_fanout *fanout, int64_t deadline_us)
 {
-    const int64_t until_us = SY_MAX(deadline_us, 0);
-    const struct timespec until = {.tv_sec = until_us / 1000000,
-                                   .tv_nsec = until_us % 1000000 * 1000};
-    int open, late = 0;
+    if (sleep_until(fanout, fanout->n, deadline_us) < fanout->n) give_up_open(fanout);
+}
 
-    pthread_mutex_lock(&fanout->mutex);
-    while (fanout->n_done < fanout->n && late == 0) {
-        late = deadline_us == SY_NEVER_US
-                   ? pthread_cond_wait(&fanout->all_done, &fanout->mutex)
-                   : pthread_cond_timedwait(&fanout->all_done, &fanout->mutex, &until);
-    }
-    open = fanout->n_done < fanout->n;
-    pthread_mutex_unlock(&fanout->mutex);
-    if (open) give_up_open(fanout);
+size_t sy_fanout_wait_some(sy_fanout *fanout, int64_t until_us)
+{
+    return sleep_until(fanout, SY_MIN(fanout->n_seen + 1, fanout->n), until_us);
 }
 
 void sy_fanout_reset(sy_fanout *fanout)
@@ -142,13 +159,14 @@ void sy_fanout_reset(sy_fanout *fanout)
     for (size_t i = 0; i < fanout->n; i++) sy_msg_free(fanout->slot[i].pub.msg);
     fanout->n = 0;
     fanout->n_done = 0;
+    fanout->n_seen = 0;
 }
 
 void sy_fanout_free(sy_fanout *fanout)
 {
     if (fanout == NULL) return;
     sy_fanout_reset(fanout);
-    pthread_cond_destroy(&fanout->all_done);
+    pthread_cond_destroy(&fanout->wake);
     pthread_mutex_destroy(&fanout->mutex);
     free(fanout);
 }

@@ -171,6 +171,13 @@ size_t sy_fanout_send(sy_fanout *fanout, sy_peer *peer, uint64_t id, sy_frame *f
 /* Sleeps until every slot is done or deadline_us has passed; then those still open are forgotten
  * and get SY_EDEADLINE. */
 void sy_fanout_wait(sy_fanout *fanout, int64_t deadline_us);
+/* Sleeps until one more slot is done than the last call (or reset) saw, or all are, or until_us has
+ * passed; what is open stays open. Returns how many are done. For those who may send a second copy
+ * elsewhere, or stop when other slots have brought all that is needed. */
+size_t sy_fanout_wait_some(sy_fanout *fanout, int64_t until_us);
+int sy_fanout_is_done(sy_fanout *fanout, size_t slot);
+/* Forgets a slot that is open: it is done with SY_EDEADLINE, and its answer will not be taken. */
+void sy_fanout_give_up(sy_fanout *fanout, size_t slot);
 size_t sy_fanout_count(const sy_fanout *fanout);
 const sy_fanout_slot *sy_fanout_at(const sy_fanout *fanout, size_t slot);
 

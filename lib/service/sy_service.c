@@ -25,12 +25,11 @@ struct sy_service {
     sy_metric *ready_metric;
     atomic_int draining;
     /* Control thread only. */
-    sy_member self;
     int announced, was_ready;
-    int64_t told_us; /* when the log last said why it waits */
-    /* The main thread sleeps on these. */
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
+    int64_t told_us;       /* when the log last said why it waits */
+    pthread_mutex_t mutex; /* for what follows */
+    sy_member self;        /* as announced */
+    pthread_cond_t wake;   /* the main thread sleeps on it, until there is a signal */
     int signal;
     char why[256]; /* why it is not ready, "" when it is: the control thread's last answer, for
                       probes */
@@ -71,8 +70,10 @@ sy_status sy_service_parse(sy_service_options *out, int argc, char **argv, const
          &out->advertise, 0, 0},
         {"http", "ADDRESS", "metrics and probes, host:port or unix:/path; default 127.0.0.1:0",
          SY_ARG_STRING, &out->http, 0, 0},
-        {"redis", "URL", "redis://[[user]:password@]host:port[/db] or unix:/path", SY_ARG_STRING,
-         &out->redis, 0, 0},
+        {"redis", "URL",
+         "redis://[[user]:password@]host:port[/db] or unix:/path; several with commas between: a "
+         "primary and its replicas, of which the one that is primary is used",
+         SY_ARG_STRING, &out->redis, 0, 0},
         {"threads", "N", "compute threads; 0: all cores", SY_ARG_INT, &out->threads, 0, 1024},
         {"kernels", "NAME", "auto, ref, avx2 or avx512: the same bits, another speed",
          SY_ARG_STRING, &out->kernels, 0, 0},
@@ -141,12 +142,18 @@ static void set_health(sy_service *service, int serving)
     sy_server_set_health(service->server, service->config.model, serving);
 }
 
-static void announce(sy_service *service, const char *state)
+/* Under the mutex to the end, so that nothing is announced after "draining". */
+static void announce(sy_service *service, const char *state, int is_draining)
 {
-    snprintf(service->self.state, sizeof(service->self.state), "%s", state);
-    if (sy_control_announce(service->control, service->config.kind, &service->self) != SY_OK)
-        sy_log(SY_LOG_WARN, "the lease could not be announced");
-    service->announced = 1;
+    sy_status st = SY_OK;
+
+    pthread_mutex_lock(&service->mutex);
+    if (is_draining == atomic_load(&service->draining)) {
+        snprintf(service->self.state, sizeof(service->self.state), "%s", state);
+        st = sy_control_announce(service->control, service->config.kind, &service->self);
+    }
+    pthread_mutex_unlock(&service->mutex);
+    if (st != SY_OK) sy_log(SY_LOG_WARN, "the lease could not be announced");
 }
 
 /* The program's own answer, asked on the control thread only; probes get the last one. */
@@ -173,11 +180,12 @@ static void check_ready(void *arg)
     if (atomic_load(&service->draining)) return; /* sy_service_wait has told everybody */
     sy_strbuf_init(&why);
     const int ready = ask_ready(service, &why);
-    if (!service->announced) announce(service, ready ? "serving" : "starting");
+    if (!service->announced) announce(service, ready ? "serving" : "starting", 0);
+    service->announced = 1;
     if (ready != service->was_ready) {
         set_health(service, ready);
         sy_metric_set(service->ready_metric, ready);
-        if (ready) announce(service, "serving");
+        if (ready) announce(service, "serving", 0);
         sy_log(SY_LOG_INFO, "%s%s", ready ? "ready" : "not ready: ", why.data);
         service->told_us = now_us;
     } else if (!ready && now_us - service->told_us > TELL_INTERVAL_US) {
@@ -213,7 +221,46 @@ static void on_members(void *ctx, sy_member_kind kind, const sy_member *member, 
     service->config.control.on_members(service->config.control.ctx, kind, member, n);
 }
 
-/* /placement: what this process has in force, so that "has everyone switched?" is a query. */
+static void put_hints(sy_strbuf *body, unsigned hints)
+{
+    static const struct {
+        unsigned hint;
+        const char *name;
+    } known[] = {{SY_HINT_TRACKING, "tracking"},
+                 {SY_HINT_NOTIFICATIONS, "notifications"},
+                 {SY_HINT_MEMBERS, "members"}};
+    const char *separator = "";
+
+    for (size_t i = 0; i < SY_COUNT_OF(known); i++) {
+        if ((hints & known[i].hint) == 0) continue;
+        sy_strbuf_printf(body, "%s\"%s\"", separator, known[i].name);
+        separator = ",";
+    }
+}
+
+/* What this process has in force, so that "has everyone switched?" is a query. */
+static void put_placement(sy_strbuf *body, sy_control *control)
+{
+    sy_snapshot *snapshot = control == NULL ? NULL : sy_control_snapshot(control);
+    sy_placement_news news = {0};
+    uint32_t layer, expert;
+
+    if (control != NULL) sy_control_news(control, &news);
+    if (snapshot == NULL)
+        sy_strbuf_puts(body, "{\"epoch\":0,\"hash\":null,\"refused\":0,\"missing\":0");
+    else
+        sy_strbuf_printf(
+            body, "{\"epoch\":%llu,\"hash\":\"%016llx\",\"refused\":%zu,\"missing\":%zu",
+            (unsigned long long)sy_snapshot_epoch(snapshot),
+            (unsigned long long)sy_snapshot_hash(snapshot), sy_snapshot_refusals(snapshot),
+            sy_snapshot_missing(snapshot, &layer, &expert));
+    sy_strbuf_printf(body, ",\"snapshot_us\":%lld,\"taken_us\":%lld,\"hints\":[",
+                     (long long)news.build_us, (long long)news.taken_us);
+    put_hints(body, news.hints);
+    sy_strbuf_puts(body, "]}\n");
+    sy_snapshot_unref(snapshot);
+}
+
 static int http_get(void *ctx, const char *path, sy_strbuf *body)
 {
     sy_service *service = ctx;
@@ -221,18 +268,7 @@ static int http_get(void *ctx, const char *path, sy_strbuf *body)
 
     if (strcmp(path, "/placement") != 0)
         return own->http_get == NULL ? 0 : own->http_get(own->ctx, path, body);
-    sy_control *control = atomic_load(&service->control);
-    sy_snapshot *snapshot = control == NULL ? NULL : sy_control_snapshot(control);
-    uint32_t layer, expert;
-    if (snapshot == NULL)
-        sy_strbuf_puts(body, "{\"epoch\":0,\"hash\":null,\"refused\":0,\"missing\":0}\n");
-    else
-        sy_strbuf_printf(
-            body, "{\"epoch\":%llu,\"hash\":\"%016llx\",\"refused\":%zu,\"missing\":%zu}\n",
-            (unsigned long long)sy_snapshot_epoch(snapshot),
-            (unsigned long long)sy_snapshot_hash(snapshot), sy_snapshot_refusals(snapshot),
-            sy_snapshot_missing(snapshot, &layer, &expert));
-    sy_snapshot_unref(snapshot);
+    put_placement(body, atomic_load(&service->control));
     return 1;
 }
 
@@ -285,6 +321,11 @@ static void describe_self(sy_service *service)
     snprintf(self->version, sizeof(self->version), "%s", SY_VERSION);
     snprintf(self->structure_hash, sizeof(self->structure_hash), "%016llx",
              (unsigned long long)service->config.structure_hash);
+    if (service->config.checkpoint_hash != 0)
+        snprintf(self->checkpoint_hash, sizeof(self->checkpoint_hash), "%016llx",
+                 (unsigned long long)service->config.checkpoint_hash);
+    if (service->config.arithmetic != NULL)
+        snprintf(self->arithmetic, sizeof(self->arithmetic), "%s", service->config.arithmetic);
     self->pid = getpid();
 }
 
@@ -384,12 +425,15 @@ void sy_service_wait(sy_service *service)
     sy_log(SY_LOG_INFO, "%s: no new work, %zu calls finish within %lld s",
            strsignal(service->signal), sy_server_calls(service->server),
            (long long)service->options.drain_s);
+    pthread_mutex_lock(&service->mutex);
     atomic_store(&service->draining, 1);
+    pthread_mutex_unlock(&service->mutex);
+    announce(service, "draining", 1);
     set_health(service, 0);
     sy_metric_set(service->ready_metric, 0);
-    sy_control_withdraw(service->control);
     sy_server_close(service->server, service->options.drain_s * 1000000);
     service->server = NULL;
+    sy_control_withdraw(service->control);
 }
 
 void sy_service_stop_control(sy_service *service)

@@ -11,7 +11,7 @@
 typedef struct sy_service_options {
     sy_arg_strings listen; /* gRPC addresses; default 127.0.0.1:0 */
     const char *http;      /* metrics and probes; default 127.0.0.1:0 */
-    const char *redis;     /* default redis://127.0.0.1:6379 */
+    const char *redis;     /* one address or several; default redis://127.0.0.1:6379 */
     const char *name;      /* of this process: lease, logs, metrics; default TIER-PID */
     const char *
         advertise; /* the address that peers are told; default: the first listen address as bound */
@@ -30,8 +30,9 @@ typedef struct sy_service sy_service;
 typedef struct sy_service_config {
     const char *tier; /* "router", "expert", "aggregator" */
     sy_member_kind kind;
-    const char *devices; /* announced; NULL: none */
-    uint64_t structure_hash;
+    const char *devices;                      /* announced; NULL: none */
+    uint64_t structure_hash, checkpoint_hash; /* announced */
+    const char *arithmetic;                   /* announced */
     sy_server_config
         server; /* methods, service_names; addresses and limits come from the options */
     sy_control_config control; /* layers, experts, watch_*, callbacks, ctx; addresses come from the
@@ -58,9 +59,10 @@ sy_control *sy_service_control(sy_service *service);
 sy_server *sy_service_server(sy_service *service);
 const char *sy_service_name(const sy_service *service);
 int sy_service_draining(const sy_service *service); /* any thread */
-/* Sleeps until SIGTERM or SIGINT; then: health NOT_SERVING, lease withdrawn, in-flight calls finish
- * within drain_s. When it returns no server callback runs any more; the loop (for peers) and the
- * control plane still do. */
+/* Sleeps until SIGTERM or SIGINT; then, in this order: the lease says "draining", health says
+ * NOT_SERVING, new calls are refused with UNAVAILABLE while in-flight ones finish within drain_s,
+ * and the lease is withdrawn. When it returns no server callback runs any more; the loop (for
+ * peers) and the control plane still do. */
 void sy_service_wait(sy_service *service);
 /* Stops the control plane: none of its callbacks runs afterwards. Before peers that it feeds are
  * closed. Once or more; accepts NULL. */

@@ -9,8 +9,16 @@
 #include "sy_plan.h"
 #include "sy_pool.h"
 
+/* What a shard is, whoever holds it. Two holders whose identities are equal give the same bits. */
+typedef struct sy_shard_identity {
+    uint64_t content; /* XXH3 64 of the stored bytes of gate, up, down, row-major in this order */
+    uint64_t probe;   /* XXH3 64 of its output (fp32) for one fixed row that every build knows
+                         (sy_shard_identity.c); 0: not probed */
+} sy_shard_identity;
+
 typedef struct sy_shard {
     uint32_t layer, expert;
+    sy_shard_identity identity;
     sy_panels gate, up; /* [F,H] */
     sy_panels down;     /* [H,F] */
     uint64_t bytes;
@@ -23,17 +31,64 @@ typedef struct sy_shard_store sy_shard_store;
 SY_MUST_USE sy_status sy_shard_store_open(sy_shard_store **out, const sy_model *model,
                                           uint64_t memory_bytes_max, sy_error *err);
 void sy_shard_store_close(sy_shard_store *store); /* nobody holds a shard any more; accepts NULL */
-/* Reads, packs and publishes one shard; already resident: SY_OK at once. Touches only that shard's
- * bytes of the files. Any thread, several at once. SY_ELIMIT ("needs X, has Y"), SY_EDATALOSS (file
- * cut while open, or a weight that is not a number), SY_ENOMEM. */
+/* Reads, packs and publishes one shard; already resident: SY_OK at once; being built by another
+ * thread: waits for it. Touches only that shard's bytes of the files. Its content hash is of the
+ * bytes as they were read; it is not probed. Any thread, several at once. SY_ELIMIT ("needs X, has
+ * Y of Z"), SY_EDATALOSS (file cut while open, or a weight that is not a number), SY_ENOMEM. */
 SY_MUST_USE sy_status sy_shard_load(sy_shard_store *store, uint32_t layer, uint32_t expert,
                                     sy_error *err);
+/* ---- loading in pieces: from files or from another node, at any pace ---- */
+typedef struct sy_shard_form { /* gate, up, down as stored */
+    sy_dtype dtype[3];
+    uint32_t rows[3], cols[3];
+} sy_shard_form;
+void sy_shard_form_of(sy_shard_form *out, const sy_model *model, uint32_t layer, uint32_t expert);
+/* Of gate, up, down, one after the other; 0 when a form is so large that they overflow. */
+uint64_t sy_shard_form_bytes(const sy_shard_form *form);
+
+typedef struct sy_shard_builder sy_shard_builder; /* one thread at a time */
+/* Claims memory: the packed shard's; beside it a builder has the rows of one panel. form: as the
+ * sender has it; NULL: the checkpoint's. SY_EEXISTS: it is in memory already, or somebody builds
+ * it; SY_ELIMIT ("needs X, has Y of Z", SHARD_MEMORY); SY_EINVAL: a form that is not this model's
+ * (SHARD_FORM); SY_ENOTFOUND: the model has no such shard; SY_ENOMEM. */
+SY_MUST_USE sy_status sy_shard_begin(sy_shard_builder **out, sy_shard_store *store, uint32_t layer,
+                                     uint32_t expert, const sy_shard_form *form, sy_error *err);
+/* The next bytes, in order, any number. SY_EINVAL: more than the form has; SY_EDATALOSS: a weight
+ * that is not a number. After a failure the builder can only be abandoned. */
+SY_MUST_USE sy_status sy_shard_add(sy_shard_builder *builder, const void *data, size_t n,
+                                   sy_error *err);
+uint64_t sy_shard_added(const sy_shard_builder *builder); /* bytes so far */
+/* The next at most n_max bytes from the checkpoint's files; *done: all are there. Each matrix is
+ * released from the page tables once it is packed. SY_EDATALOSS: the file was cut while open, or as
+ * sy_shard_add. */
+SY_MUST_USE sy_status sy_shard_add_from_checkpoint(sy_shard_builder *builder, size_t n_max,
+                                                   int *done, sy_error *err);
+/* All bytes are there (else SY_EPRECONDITION): works out the identity from what lies in memory now,
+ * unpacked again, and the probe with these kernels, compared bit by bit with the reference ones (on
+ * an even choice of output panels, when the shard is large). SY_EDATALOSS: what lies in memory is
+ * not what was added (SHARD_CORRUPT), or the kernels differ (SHARD_PROBE). */
+SY_MUST_USE sy_status sy_shard_verify(sy_shard_builder *builder, sy_shard_identity *out,
+                                      const sy_kernels *kernels, sy_error *err);
+/* After verify: from now on sy_shard_get finds it. Frees the builder. */
+void sy_shard_publish(sy_shard_builder *builder);
+void sy_shard_abandon(sy_shard_builder *builder); /* gives the memory back; accepts NULL */
+
+/* Stored bytes [offset, offset + n) of a shard in memory, for another node: returns how many there
+ * were, 0 past the end. */
+size_t sy_shard_export(const sy_shard *shard, uint64_t offset, void *dst, size_t n);
+void sy_shard_form_in_memory(sy_shard_form *out, const sy_shard *shard);
+/* The identity that the checkpoint's own bytes have, without keeping them: what holders are
+ * compared with. Needs memory for one shard, which no store counts. Errors as above. */
+SY_MUST_USE sy_status sy_shard_identify(sy_shard_identity *out, const sy_model *model,
+                                        uint32_t layer, uint32_t expert, const sy_kernels *kernels,
+                                        sy_error *err);
+
 /* Takes it out of the table; memory goes when the last holder lets go. 1: it was resident. */
 int sy_shard_unload(sy_shard_store *store, uint32_t layer, uint32_t expert);
 /* With a reference, or NULL: not resident, or no such layer or expert. Any thread. */
 const sy_shard *sy_shard_get(sy_shard_store *store, uint32_t layer, uint32_t expert);
 void sy_shard_put(sy_shard_store *store, const sy_shard *shard); /* accepts NULL */
-uint64_t sy_shard_store_bytes(const sy_shard_store *store);
+uint64_t sy_shard_store_bytes(const sy_shard_store *store); /* with what builders have claimed */
 uint32_t sy_shard_store_count(const sy_shard_store *store);
 
 /* Rows of one expert inside a message or batch: rows [begin, end) of the index array. */

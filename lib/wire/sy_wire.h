@@ -16,6 +16,7 @@
 #include "sy_arena.h"
 #include "sy_buf.h"
 #include "sy_dtype.h"
+#include "sy_shard_state.h"
 #include "sy_status.h"
 
 #define SY_WIRE_NAME_MAX         128
@@ -27,6 +28,9 @@
 #define SY_WIRE_ROWS_MAX         (1u << 20)
 #define SY_WIRE_COLS_MAX         (1u << 20)
 #define SY_WIRE_EMPTY_SLOT       0xFFFFu
+#define SY_WIRE_SHARDS_MAX       (1u << 17) /* of one node */
+#define SY_WIRE_DEVICES_MAX      256
+#define SY_WIRE_POLICIES_MAX     16
 
 typedef struct sy_rows {
     sy_dtype dtype; /* SY_DTYPE_NONE with rows == 0: absent */
@@ -37,6 +41,7 @@ size_t sy_rows_bytes(const sy_rows *rows);
 
 typedef struct sy_route_policy {
     uint32_t experts_per_token; /* 0: the checkpoint's */
+    int degraded; /* an expert that nobody answers for is left out instead of failing the row */
 } sy_route_policy;
 
 typedef struct sy_route_request {
@@ -85,21 +90,20 @@ typedef struct sy_compute_reply {
     sy_rows output;
 } sy_compute_reply;
 
-typedef enum sy_shard_state {
-    SY_SHARD_ABSENT,
-    SY_SHARD_LOADING,
-    SY_SHARD_VERIFYING,
-    SY_SHARD_RESIDENT,
-    SY_SHARD_LINGERING,
-    SY_SHARD_FAILED,
-    SY_N_SHARD_STATES
-} sy_shard_state;
 typedef struct sy_shard_info {
     uint32_t layer, expert;
     sy_shard_state state;
-    const char *device; /* "cpu:0" */
-    const char *reason;
+    const char *device;                /* "cpu:0" */
+    const char *reason;                /* FAILED: why */
+    uint64_t content_hash, probe_hash; /* sy_shard_identity; 0: not known yet */
+    uint32_t loaded_percent;           /* LOADING */
 } sy_shard_info;
+typedef struct sy_device_load {
+    const char *device;
+    uint32_t queue_length;                   /* messages waiting or being computed */
+    uint32_t service_us;                     /* a message's time here, lately; 0: nothing yet */
+    uint64_t memory_bytes, memory_max_bytes; /* 0: no limit */
+} sy_device_load;
 typedef struct sy_node_state {
     const char *node, *model;
     int full;
@@ -107,7 +111,31 @@ typedef struct sy_node_state {
     const sy_shard_info *shard;
     uint32_t queue_length;
     uint64_t memory_bytes, placement_hash, structure_hash;
+    uint64_t checkpoint_hash;       /* sy_model_checkpoint_hash */
+    const char *arithmetic, *build; /* SY_ARITHMETIC, SY_VERSION */
+    uint32_t n_devices;             /* 0: nothing new about load */
+    const sy_device_load *device;
 } sy_node_state;
+
+/* A shard on its way from one node to another: the bytes of gate, up and down as the checkpoint
+ * stores them, row-major, one after the other. */
+#define SY_WIRE_CHUNK_MAX (4u << 20)
+typedef struct sy_fetch_request {
+    const char *model;
+    uint32_t layer, expert;
+    uint64_t offset;       /* where to go on */
+    uint64_t content_hash; /* of what has been read so far; 0: any. Another: SY_EPRECONDITION */
+} sy_fetch_request;
+typedef struct sy_shard_chunk {
+    uint32_t layer, expert;
+    uint64_t content_hash, probe_hash; /* of the whole shard */
+    uint64_t total_bytes, offset;      /* total: exactly what the three tensors need */
+    uint64_t chunk_hash;               /* XXH3 64 of data */
+    sy_dtype dtype[3];                 /* gate, up, down */
+    uint32_t rows[3], cols[3];
+    const void *data; /* [n_bytes], 1..SY_WIRE_CHUNK_MAX; offset + n_bytes <= total_bytes */
+    size_t n_bytes;
+} sy_shard_chunk;
 
 typedef struct sy_sampling_params {
     float temperature;        /* 0: greedy */
@@ -159,6 +187,7 @@ typedef struct sy_finish {
     uint64_t placement_hash;
     uint32_t n_policies;
     const char *const *policy;
+    uint32_t degraded_rows; /* token rows of a layer that miss an expert */
 } sy_finish;
 typedef struct sy_generate_reply {
     int is_finish; /* 0 also for an event of a later version: an empty delta */
@@ -181,6 +210,9 @@ typedef struct sy_forward_reply {
     const uint16_t *expert; /* [T,K] or NULL */
     const float *weight;
     uint64_t placement_hash;
+    uint32_t n_policies;
+    const char *const *policy;
+    uint32_t degraded_rows;
     sy_rows output;
 } sy_forward_reply;
 
@@ -208,6 +240,8 @@ SY_WIRE_DECODE(route_reply, sy_route_reply);
 SY_WIRE_DECODE(compute_request, sy_compute_request);
 SY_WIRE_DECODE(compute_reply, sy_compute_reply);
 SY_WIRE_DECODE(node_state, sy_node_state);
+SY_WIRE_DECODE(fetch_request, sy_fetch_request);
+SY_WIRE_DECODE(shard_chunk, sy_shard_chunk);
 SY_WIRE_DECODE(generate_request, sy_generate_request);
 SY_WIRE_DECODE(generate_reply, sy_generate_reply);
 SY_WIRE_DECODE(forward_request, sy_forward_request);
@@ -225,6 +259,8 @@ SY_WIRE_ENCODE(route_reply, sy_route_reply);
 SY_WIRE_ENCODE(compute_request, sy_compute_request);
 SY_WIRE_ENCODE(compute_reply, sy_compute_reply);
 SY_WIRE_ENCODE(node_state, sy_node_state);
+SY_WIRE_ENCODE(fetch_request, sy_fetch_request);
+SY_WIRE_ENCODE(shard_chunk, sy_shard_chunk);
 SY_WIRE_ENCODE(generate_request, sy_generate_request);
 SY_WIRE_ENCODE(generate_reply, sy_generate_reply);
 SY_WIRE_ENCODE(forward_request, sy_forward_request);

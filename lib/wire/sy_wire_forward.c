@@ -61,6 +61,8 @@ sy_status sy_wire_forward_reply_decode(sy_forward_reply *out, sy_arena *arena, c
     out->expert = slots.expert;
     out->weight = slots.weight;
     out->placement_hash = msg->placement_hash;
+    out->policy = sy_wire_policies(&out->n_policies, &in, msg->policies, msg->n_policies);
+    out->degraded_rows = msg->degraded_rows;
     sy_wire_rows(&out->output, &in, "output", msg->output, SY_WIRE_OPTIONAL);
     if (out->n_tokens != 0 && out->output.rows != 0 && out->n_tokens != out->output.rows) {
         sy_wire_refuse(&in, "expert: %" PRIu32 " tokens, but output.rows is %" PRIu32,
@@ -83,6 +85,9 @@ sy_status sy_wire_forward_reply_encode(sy_frame *out, const sy_forward_reply *in
     msg.expert = (ProtobufCBinaryData){n_slots * sizeof(*in->expert), sy_wire_lend(in->expert)};
     msg.weight = (ProtobufCBinaryData){n_slots * sizeof(*in->weight), sy_wire_lend(in->weight)};
     msg.placement_hash = in->placement_hash;
+    msg.n_policies = in->n_policies;
+    msg.policies = sy_wire_lend(in->policy);
+    msg.degraded_rows = in->degraded_rows;
     msg.output = sy_wire_put_rows(&output, &in->output);
     return sy_wire_pack(out, &msg.base, bulk);
 }

@@ -264,7 +264,6 @@ static void read_delta(sy_delta *out, sy_wire_in *in, const Switchyard__V1__Delt
 static void read_finish(sy_finish *out, sy_wire_in *in, const Switchyard__V1__Finish *msg)
 {
     const Switchyard__V1__GenerateTiming *timing = msg->timing;
-    const char **policy;
 
     if ((int)msg->reason < SY_FINISH_NONE || (int)msg->reason > SY_FINISH_LENGTH) {
         sy_wire_refuse(in, "reason: %d, must be 0 to %d", (int)msg->reason, SY_FINISH_LENGTH);
@@ -286,13 +285,8 @@ static void read_finish(sy_finish *out, sy_wire_in *in, const Switchyard__V1__Fi
         out->compute_ms = timing->compute_ms;
         out->combine_ms = timing->combine_ms;
     }
-    if (msg->n_policies == 0) return;
-    policy = sy_wire_alloc(in, msg->n_policies * sizeof(*policy));
-    if (policy == NULL) return;
-    for (size_t i = 0; i < msg->n_policies; i++)
-        policy[i] = sy_wire_name(in, "policies", msg->policies[i]);
-    out->policy = policy;
-    out->n_policies = (uint32_t)msg->n_policies; /* fits: the message has less than 2 GiB */
+    out->policy = sy_wire_policies(&out->n_policies, in, msg->policies, msg->n_policies);
+    out->degraded_rows = msg->degraded_rows;
 }
 
 /* A reply with neither event is an empty delta: the other side may know a third kind. */
@@ -388,6 +382,7 @@ static sy_status encode_finish(sy_frame *out, const sy_finish *in, sy_buf *bulk)
     finish.placement_hash = in->placement_hash;
     finish.n_policies = in->n_policies;
     finish.policies = sy_wire_lend(in->policy);
+    finish.degraded_rows = in->degraded_rows;
     usage.prompt_tokens = in->prompt_tokens;
     usage.generated_tokens = in->generated_tokens;
     timing.queue_ms = in->queue_ms;

@@ -133,22 +133,28 @@ static int known_dtype(int dtype)
     return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16;
 }
 
+int sy_wire_shape(sy_wire_in *in, const char *field, int dtype, uint32_t rows, uint32_t cols)
+{
+    if (!known_dtype(dtype)) {
+        sy_wire_refuse(in, "%s.dtype: %d, must be F32 (1), BF16 (2) or F16 (3)", field, dtype);
+    } else if (rows < 1 || rows > SY_WIRE_ROWS_MAX) {
+        sy_wire_refuse(in, "%s.rows: %" PRIu32 ", must be 1 to %u", field, rows, SY_WIRE_ROWS_MAX);
+    } else if (cols < 1 || cols > SY_WIRE_COLS_MAX) {
+        sy_wire_refuse(in, "%s.cols: %" PRIu32 ", must be 1 to %u", field, cols, SY_WIRE_COLS_MAX);
+    } else {
+        return 1;
+    }
+    return 0;
+}
+
 /* Refuses a shape that is out of bounds, or that the bytes of data do not fit. */
 static void check_rows(sy_wire_in *in, const char *field, const Switchyard__V1__Rows *msg,
                        size_t data_bytes)
 {
     const sy_rows shape = {.dtype = (sy_dtype)msg->dtype, .rows = msg->rows, .cols = msg->cols};
 
-    if (!known_dtype((int)msg->dtype)) {
-        sy_wire_refuse(in, "%s.dtype: %d, must be F32 (1), BF16 (2) or F16 (3)", field,
-                       (int)msg->dtype);
-    } else if (msg->rows < 1 || msg->rows > SY_WIRE_ROWS_MAX) {
-        sy_wire_refuse(in, "%s.rows: %" PRIu32 ", must be 1 to %u", field, msg->rows,
-                       SY_WIRE_ROWS_MAX);
-    } else if (msg->cols < 1 || msg->cols > SY_WIRE_COLS_MAX) {
-        sy_wire_refuse(in, "%s.cols: %" PRIu32 ", must be 1 to %u", field, msg->cols,
-                       SY_WIRE_COLS_MAX);
-    } else if (sy_rows_bytes(&shape) != data_bytes) {
+    if (!sy_wire_shape(in, field, (int)msg->dtype, msg->rows, msg->cols)) return;
+    if (sy_rows_bytes(&shape) != data_bytes) {
         sy_wire_refuse(
             in, "%s.data: %zu bytes, but %" PRIu32 " rows x %" PRIu32 " columns of %s need %zu",
             field, data_bytes, msg->rows, msg->cols, sy_dtype_name(shape.dtype),
@@ -156,13 +162,25 @@ static void check_rows(sy_wire_in *in, const char *field, const Switchyard__V1__
     }
 }
 
+size_t sy_wire_bulk_bytes(const sy_wire_in *in, size_t unpacked_bytes)
+{
+    return in->has_bulk ? in->bulk.remaining_bytes : unpacked_bytes;
+}
+
+const void *sy_wire_bulk(sy_wire_in *in, const void *unpacked, size_t n)
+{
+    void *gathered;
+
+    if (!in->has_bulk) return sy_wire_aligned(in, unpacked, n);
+    gathered = sy_wire_alloc(in, n);
+    if (gathered != NULL) sy_wire_cursor_read(&in->bulk, gathered, n);
+    return gathered;
+}
+
 void sy_wire_rows(sy_rows *out, sy_wire_in *in, const char *field, const Switchyard__V1__Rows *msg,
                   enum sy_wire_presence presence)
 {
-    const size_t data_bytes = msg == NULL    ? 0
-                              : in->has_bulk ? in->bulk.remaining_bytes
-                                             : msg->data.len;
-    void *gathered;
+    const size_t data_bytes = msg == NULL ? 0 : sy_wire_bulk_bytes(in, msg->data.len);
 
     *out = (sy_rows){.dtype = SY_DTYPE_NONE};
     if (msg == NULL && presence == SY_WIRE_REQUIRED) sy_wire_refuse(in, "%s: absent", field);
@@ -171,13 +189,26 @@ void sy_wire_rows(sy_rows *out, sy_wire_in *in, const char *field, const Switchy
     check_rows(in, field, msg, data_bytes);
     if (in->status != SY_OK) return;
     *out = (sy_rows){.dtype = (sy_dtype)msg->dtype, .rows = msg->rows, .cols = msg->cols};
-    if (!in->has_bulk) {
-        out->data = sy_wire_aligned(in, msg->data.data, data_bytes);
-        return;
+    out->data = sy_wire_bulk(in, msg->data.data, data_bytes);
+}
+
+const char *const *sy_wire_policies(uint32_t *n_out, sy_wire_in *in, char *const *policies,
+                                    size_t n)
+{
+    const char **policy;
+
+    *n_out = 0;
+    if (n == 0) return NULL;
+    if (n > SY_WIRE_POLICIES_MAX) {
+        sy_wire_refuse(in, "policies: %zu elements, but at most %d are allowed", n,
+                       SY_WIRE_POLICIES_MAX);
+        return NULL;
     }
-    gathered = sy_wire_alloc(in, data_bytes);
-    if (gathered != NULL) sy_wire_cursor_read(&in->bulk, gathered, data_bytes);
-    out->data = gathered;
+    policy = sy_wire_alloc(in, n * sizeof(*policy));
+    if (policy == NULL) return NULL;
+    for (size_t i = 0; i < n; i++) policy[i] = sy_wire_name(in, "policies", policies[i]);
+    *n_out = (uint32_t)n;
+    return policy;
 }
 
 size_t sy_rows_bytes(const sy_rows *rows)
@@ -187,7 +218,9 @@ size_t sy_rows_bytes(const sy_rows *rows)
 
 sy_route_policy sy_wire_policy(const Switchyard__V1__RoutePolicy *msg)
 {
-    return (sy_route_policy){.experts_per_token = msg != NULL ? msg->experts_per_token : 0};
+    if (msg == NULL) return (sy_route_policy){0};
+    return (sy_route_policy){.experts_per_token = msg->experts_per_token,
+                             .degraded = msg->degraded != 0};
 }
 
 /* An id in a status: -1 when it is not given. */

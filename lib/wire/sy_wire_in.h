@@ -25,14 +25,15 @@ typedef struct sy_wire_in {
      * repeated: "fault" and 2 make "fault[2].expert". */
     const char *group;
     int64_t index;
-    /* The data of Rows may have been left in the pieces: they are all that `bulk` has left. */
+    /* The data of field 15 may have been left in the pieces: they are all that `bulk` has left. */
     int has_bulk;
     sy_wire_cursor bulk;
 } sy_wire_in;
 
 void sy_wire_in_init(sy_wire_in *in, sy_arena *arena, sy_error *err);
-/* A message of `desc` in the arena; NULL: in->status says why not. If its field 15 is a Rows at the
- * very end of the bytes, then its data are not in the message but wait for sy_wire_rows(). */
+/* A message of `desc` in the arena; NULL: in->status says why not. If its field 15 is a Rows or
+ * plain bytes at the very end of the message, then its data are not in what is returned but wait
+ * for sy_wire_rows() or sy_wire_bulk(). */
 const void *sy_wire_unpack(sy_wire_in *in, const struct ProtobufCMessageDescriptor *desc,
                            const sy_iov *iov, size_t n);
 
@@ -62,11 +63,22 @@ typedef struct sy_wire_slots {
 void sy_wire_slots_get(sy_wire_slots *out, sy_wire_in *in, uint32_t slots, const sy_iov *expert,
                        const sy_iov *weight);
 
+/* What field 15 has as its data: its size and its bytes, 64-byte aligned, wherever they are.
+ * unpacked: what sy_wire_unpack made of them. n: the size, which the caller has checked. */
+size_t sy_wire_bulk_bytes(const sy_wire_in *in, size_t unpacked_bytes);
+const void *sy_wire_bulk(sy_wire_in *in, const void *unpacked, size_t n);
+/* 1: a known type and a size that a tensor may have; else FIELD.dtype, .rows or .cols is refused.
+ */
+int sy_wire_shape(sy_wire_in *in, const char *field, int dtype, uint32_t rows, uint32_t cols);
+
 enum sy_wire_presence { SY_WIRE_OPTIONAL, SY_WIRE_REQUIRED };
 /* A Rows without rows and data counts as absent. */
 void sy_wire_rows(sy_rows *out, sy_wire_in *in, const char *field,
                   const struct Switchyard__V1__Rows *msg, enum sy_wire_presence presence);
 sy_route_policy sy_wire_policy(const struct Switchyard__V1__RoutePolicy *msg);
+/* NULL and 0 when there are none, or too many. */
+const char *const *sy_wire_policies(uint32_t *n_out, sy_wire_in *in, char *const *policies,
+                                    size_t n);
 /* Absent: SY_OK. Texts longer than sy_error holds are cut. */
 void sy_wire_status(sy_error *out, sy_wire_in *in, const struct Switchyard__V1__Status *msg);
 

@@ -21,12 +21,18 @@ static void read_shard(sy_shard_info *out, sy_wire_in *in, const Switchyard__V1_
     if (state < 0 || state >= SY_N_SHARD_STATES) {
         sy_wire_refuse(in, "state: %d, must be 0 to %d", state, SY_N_SHARD_STATES - 1);
     }
+    if (msg->loaded_percent > 100) {
+        sy_wire_refuse(in, "loaded_percent: %" PRIu32 ", must be at most 100", msg->loaded_percent);
+    }
     *out = (sy_shard_info){
         .layer = msg->layer,
         .expert = msg->expert,
         .state = (sy_shard_state)state,
         .device = sy_wire_name(in, "device", msg->device),
         .reason = sy_wire_text(in, "reason", msg->reason, SY_MESSAGE_BYTES),
+        .content_hash = msg->content_hash,
+        .probe_hash = msg->probe_hash,
+        .loaded_percent = msg->loaded_percent,
     };
 }
 
@@ -35,8 +41,9 @@ static void read_shards(sy_node_state *out, sy_wire_in *in, const Switchyard__V1
     sy_shard_info *shard;
 
     if (msg->n_shard == 0) return;
-    if (msg->n_shard > UINT32_MAX) {
-        sy_wire_refuse(in, "shard: %zu elements are too many", msg->n_shard);
+    if (msg->n_shard > SY_WIRE_SHARDS_MAX) {
+        sy_wire_refuse(in, "shard: %zu elements, but at most %u are allowed", msg->n_shard,
+                       SY_WIRE_SHARDS_MAX);
         return;
     }
     shard = sy_wire_alloc(in, msg->n_shard * sizeof(*shard));
@@ -51,13 +58,43 @@ static void read_shards(sy_node_state *out, sy_wire_in *in, const Switchyard__V1
     out->n_shards = (uint32_t)msg->n_shard;
 }
 
+static void read_devices(sy_node_state *out, sy_wire_in *in, const Switchyard__V1__NodeState *msg)
+{
+    sy_device_load *load;
+
+    if (msg->n_device == 0) return;
+    if (msg->n_device > SY_WIRE_DEVICES_MAX) {
+        sy_wire_refuse(in, "device: %zu elements, but at most %d are allowed", msg->n_device,
+                       SY_WIRE_DEVICES_MAX);
+        return;
+    }
+    load = sy_wire_alloc(in, msg->n_device * sizeof(*load));
+    if (load == NULL) return;
+    in->group = "device";
+    for (size_t i = 0; i < msg->n_device; i++) {
+        const Switchyard__V1__DeviceLoad *one = msg->device[i];
+
+        in->index = (int64_t)i;
+        load[i] = (sy_device_load){
+            .device = sy_wire_name(in, "device", one->device),
+            .queue_length = one->queue_length,
+            .service_us = one->service_us,
+            .memory_bytes = one->memory_bytes,
+            .memory_max_bytes = one->memory_max_bytes,
+        };
+    }
+    in->group = NULL;
+    out->device = load;
+    out->n_devices = (uint32_t)msg->n_device;
+}
+
 sy_status sy_wire_node_state_decode(sy_node_state *out, sy_arena *arena, const sy_iov *iov,
                                     size_t n, sy_error *err)
 {
     const Switchyard__V1__NodeState *msg;
     sy_wire_in in;
 
-    *out = (sy_node_state){.node = "", .model = ""};
+    *out = (sy_node_state){.node = "", .model = "", .arithmetic = "", .build = ""};
     sy_wire_in_init(&in, arena, err);
     msg = sy_wire_unpack(&in, &switchyard__v1__node_state__descriptor, iov, n);
     if (msg == NULL) return in.status;
@@ -68,7 +105,11 @@ sy_status sy_wire_node_state_decode(sy_node_state *out, sy_arena *arena, const s
     out->memory_bytes = msg->memory_bytes;
     out->placement_hash = msg->placement_hash;
     out->structure_hash = msg->structure_hash;
+    out->checkpoint_hash = msg->checkpoint_hash;
+    out->arithmetic = sy_wire_name(&in, "arithmetic", msg->arithmetic);
+    out->build = sy_wire_name(&in, "build", msg->build);
     read_shards(out, &in, msg);
+    read_devices(out, &in, msg);
     return in.status;
 }
 
@@ -87,7 +128,30 @@ static sy_status put_shards(Switchyard__V1__NodeState *msg, sy_arena *scratch,
         one[i].state = (Switchyard__V1__ShardState)in->shard[i].state;
         one[i].device = sy_wire_lend_text(in->shard[i].device);
         one[i].reason = sy_wire_lend_text(in->shard[i].reason);
+        one[i].content_hash = in->shard[i].content_hash;
+        one[i].probe_hash = in->shard[i].probe_hash;
+        one[i].loaded_percent = in->shard[i].loaded_percent;
         msg->shard[i] = &one[i];
+    }
+    return SY_OK;
+}
+
+static sy_status put_devices(Switchyard__V1__NodeState *msg, sy_arena *scratch,
+                             const sy_node_state *in)
+{
+    Switchyard__V1__DeviceLoad *one = sy_arena_calloc(scratch, in->n_devices, sizeof(*one));
+
+    msg->device = sy_arena_calloc(scratch, in->n_devices, sizeof(Switchyard__V1__DeviceLoad *));
+    if (one == NULL || msg->device == NULL) return SY_ENOMEM;
+    msg->n_device = in->n_devices;
+    for (uint32_t i = 0; i < in->n_devices; i++) {
+        switchyard__v1__device_load__init(&one[i]);
+        one[i].device = sy_wire_lend_text(in->device[i].device);
+        one[i].queue_length = in->device[i].queue_length;
+        one[i].service_us = in->device[i].service_us;
+        one[i].memory_bytes = in->device[i].memory_bytes;
+        one[i].memory_max_bytes = in->device[i].memory_max_bytes;
+        msg->device[i] = &one[i];
     }
     return SY_OK;
 }
@@ -108,7 +172,11 @@ sy_status sy_wire_node_state_encode(sy_frame *out, const sy_node_state *in, sy_b
     msg.memory_bytes = in->memory_bytes;
     msg.placement_hash = in->placement_hash;
     msg.structure_hash = in->structure_hash;
+    msg.checkpoint_hash = in->checkpoint_hash;
+    msg.arithmetic = sy_wire_lend_text(in->arithmetic);
+    msg.build = sy_wire_lend_text(in->build);
     if (in->n_shards > 0) SY_TRY(put_shards(&msg, &scratch, in));
+    if (in->n_devices > 0) SY_TRY(put_devices(&msg, &scratch, in));
     SY_TRY(sy_wire_pack(out, &msg.base, bulk));
 out:
     sy_arena_free(&scratch);

@@ -108,9 +108,10 @@ Switchyard__V1__Rows *sy_wire_put_rows(Switchyard__V1__Rows *msg, const sy_rows 
 Switchyard__V1__RoutePolicy *sy_wire_put_policy(Switchyard__V1__RoutePolicy *msg,
                                                 const sy_route_policy *policy)
 {
-    if (policy->experts_per_token == 0) return NULL;
+    if (policy->experts_per_token == 0 && !policy->degraded) return NULL;
     switchyard__v1__route_policy__init(msg);
     msg->experts_per_token = policy->experts_per_token;
+    msg->degraded = policy->degraded != 0;
     return msg;
 }
 

@@ -90,10 +90,27 @@ static int seek_last(sy_wire_cursor *at, uint32_t number, size_t *start_bytes)
     }
 }
 
-/* The message without its bulk: all before field 15, then a Rows of what stands before the data.
- * Sets in->bulk, and returns 0 when the bulk is not at the end. out->data is NULL after a failed
- * allocation. */
-static int cut_bulk_off(sy_iov *out, sy_wire_in *in, sy_wire_cursor at)
+/* What cuts the bulk off sets in->bulk, or returns 0 when the bulk is not at the end. out: the
+ * message without its bulk; out->data is NULL after a failed allocation. */
+
+/* Field 15 is bytes: all before it. */
+static int cut_bytes_off(sy_iov *out, sy_wire_in *in, sy_wire_cursor at)
+{
+    sy_wire_cursor bulk = at;
+    size_t head_bytes;
+    uint8_t *bytes;
+
+    if (!seek_last(&bulk, BULK_FIELD, &head_bytes)) return 0;
+    in->has_bulk = 1;
+    in->bulk = bulk;
+    bytes = take(in, SY_MAX(head_bytes, 1));
+    if (bytes != NULL) sy_wire_cursor_read(&at, bytes, head_bytes);
+    *out = (sy_iov){bytes, head_bytes};
+    return 1;
+}
+
+/* Field 15 is a Rows: all before it, then a Rows of what stands before its data. */
+static int cut_rows_off(sy_iov *out, sy_wire_in *in, sy_wire_cursor at)
 {
     sy_wire_cursor rows = at;
     sy_wire_cursor bulk;
@@ -137,12 +154,15 @@ static void gather(sy_iov *out, sy_wire_in *in, sy_wire_cursor at, const sy_iov 
     out->data = bytes;
 }
 
-static int has_rows(const ProtobufCMessageDescriptor *desc)
+static int cut_bulk_off(sy_iov *out, sy_wire_in *in, const ProtobufCMessageDescriptor *desc,
+                        sy_wire_cursor at)
 {
     const ProtobufCFieldDescriptor *field =
         protobuf_c_message_descriptor_get_field(desc, BULK_FIELD);
 
-    return field != NULL && field->descriptor == &switchyard__v1__rows__descriptor;
+    if (field == NULL) return 0;
+    if (field->type == PROTOBUF_C_TYPE_BYTES) return cut_bytes_off(out, in, at);
+    return field->descriptor == &switchyard__v1__rows__descriptor && cut_rows_off(out, in, at);
 }
 
 const void *sy_wire_unpack(sy_wire_in *in, const ProtobufCMessageDescriptor *desc,
@@ -161,7 +181,7 @@ const void *sy_wire_unpack(sy_wire_in *in, const ProtobufCMessageDescriptor *des
                          in->kind, at.remaining_bytes);
         return NULL;
     }
-    if (!has_rows(desc) || !cut_bulk_off(&bytes, in, at)) gather(&bytes, in, at, iov, n);
+    if (!cut_bulk_off(&bytes, in, desc, at)) gather(&bytes, in, at, iov, n);
     if (bytes.data != NULL) {
         msg = protobuf_c_message_unpack(desc, &allocator, bytes.len, bytes.data);
     }

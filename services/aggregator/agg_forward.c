@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agg_policies.h"
 #include "aggregator.h"
 #include "sy_clock.h"
 
@@ -39,6 +40,7 @@ static sy_status prepare(const aggregator *agg, const sy_forward_request *r, sy_
     const size_t n = (size_t)T * agg->desc->hidden;
     const uint64_t request_id = atomic_fetch_add(&next_request, 1);
     uint64_t *request = sy_arena_alloc(arena, T * sizeof(*request));
+    uint8_t *may_degrade = sy_arena_alloc(arena, T);
     const float *x = r->hidden.data;
 
     *call = (sy_moe_call){.layer = r->layer,
@@ -47,6 +49,8 @@ static sy_status prepare(const aggregator *agg, const sy_forward_request *r, sy_
                           .request = request,
                           .y = out->data,
                           .deadline_us = sy_clock_us() + agg->layer_timeout_us,
+                          .may_degrade = may_degrade,
+                          .note = sy_arena_calloc(arena, T, 1),
                           .failed = sy_arena_calloc(arena, T, 1)};
     sy_error_clear(&call->error);
     if (r->hidden.dtype != SY_F32) {
@@ -61,8 +65,30 @@ static sy_status prepare(const aggregator *agg, const sy_forward_request *r, sy_
         call->weight = sy_arena_alloc(arena, (size_t)T * k * sizeof(*call->weight));
         if (call->expert == NULL || call->weight == NULL) return SY_ENOMEM;
     }
-    if (request == NULL || call->failed == NULL) return SY_ENOMEM;
+    if (request == NULL || may_degrade == NULL || call->note == NULL || call->failed == NULL)
+        return SY_ENOMEM;
+    memset(may_degrade, r->policy.degraded != 0, T);
     for (uint32_t t = 0; t < T; t++) request[t] = request_id;
+    return SY_OK;
+}
+
+/* Tells of rows that are not exact. */
+static sy_status tell_policies(const aggregator *agg, const sy_forward_request *r,
+                               const sy_moe_call *call, sy_arena *arena, sy_forward_reply *reply)
+{
+    agg_policies *policies = sy_arena_alloc(arena, sizeof(*policies));
+    uint32_t other_weights_rows = 0;
+
+    if (policies == NULL) return SY_ENOMEM;
+    reply->degraded_rows = 0;
+    for (uint32_t t = 0; t < call->n_rows; t++) {
+        reply->degraded_rows += (call->note[t] & SY_MOE_DEGRADED) != 0;
+        other_weights_rows += (call->note[t] & SY_MOE_OTHER_WEIGHTS) != 0;
+    }
+    agg_policies_list(policies, r->policy.experts_per_token, agg->desc->top_k, reply->degraded_rows,
+                      other_weights_rows);
+    reply->n_policies = policies->n;
+    reply->policy = policies->list;
     return SY_OK;
 }
 
@@ -85,6 +111,8 @@ static sy_status run(aggregator *agg, const sy_moe *moe, const sy_forward_reques
         *err = call.error;
         return st;
     }
+    if (tell_policies(agg, r, &call, arena, reply) != SY_OK)
+        return sy_error_set(err, SY_ENOMEM, "no memory for the answer");
     reply->output = (sy_rows){SY_F32, r->hidden.rows, agg->desc->hidden, out->data};
     reply->placement_hash = moe->placement_hash(moe->ctx);
     if (call.expert != NULL) {

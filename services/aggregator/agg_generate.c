@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agg_policies.h"
 #include "aggregator.h"
 #include "sy_clock.h"
 #include "sy_log.h"
@@ -87,8 +88,10 @@ static void send_delta(generation *gen, const sy_gen_event *e)
 static void send_finish(generation *gen, const sy_gen_event *e)
 {
     const sy_gen_stats *s = &e->stats;
-    char text[32];
-    const char *const policy[] = {text};
+    agg_policies policy;
+
+    agg_policies_list(&policy, gen->experts_per_token, gen->agg->desc->top_k, s->degraded_rows,
+                      s->other_weights_rows);
     const sy_generate_reply reply = {
         .is_finish = 1,
         .finish = {.reason = e->reason == SY_GEN_STOP ? SY_FINISH_STOP : SY_FINISH_LENGTH,
@@ -103,10 +106,9 @@ static void send_finish(generation *gen, const sy_gen_event *e)
                    .compute_ms = (double)s->moe.compute_us / 1e3,
                    .combine_ms = (double)s->moe.combine_us / 1e3,
                    .placement_hash = s->placement_hash,
-                   .n_policies = gen->experts_per_token != 0 &&
-                                 gen->experts_per_token < gen->agg->desc->top_k,
-                   .policy = policy}};
-    snprintf(text, sizeof(text), "experts_per_token=%u", gen->experts_per_token);
+                   .n_policies = policy.n,
+                   .policy = policy.list,
+                   .degraded_rows = s->degraded_rows}};
     sy_status st = send_reply(gen, &reply, NULL);
 
     if (st != SY_OK && st != SY_ECANCELLED) {
@@ -158,6 +160,7 @@ static sy_gen_params params_of(const sy_generate_request *r, const sy_ids *ids, 
                            .ignore_eos = r->ignore_eos,
                            .top_logprobs = r->top_logprobs,
                            .experts_per_token = r->policy.experts_per_token,
+                           .degraded = r->policy.degraded,
                            .deadline_us = sy_call_deadline_us(gen->call),
                            .user = gen,
                            .on_event = on_event};

@@ -5,27 +5,78 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agg_http.h"
 #include "aggregator.h"
 #include "sy_log.h"
 
 typedef struct agg_options {
     sy_service_options common;
-    const char *router;
+    const char *router, *routers, *hedge, *verify_weights;
     int64_t running_max, queue_max, step_rows, kv_mb, peer_timeout_ms, layer_timeout_ms;
+    int64_t slow_min_ms, slow_max_ms, silent_ms, grace_ms;
+    double slow_factor, hedge_share, shadow_share;
 } agg_options;
+
+/* ---- options ---- */
+
+static sy_status check_switch(const char *name, const char *value, sy_error *err)
+{
+    if (strcmp(value, "on") == 0 || strcmp(value, "off") == 0) return SY_OK;
+    return sy_error_set(err, SY_EINVAL, "--%s %s: on or off", name, value);
+}
+
+static sy_status check_share(const char *name, double value, sy_error *err)
+{
+    if (value >= 0 && value <= 1) return SY_OK;
+    return sy_error_set(err, SY_EINVAL, "--%s %g: from 0 to 1", name, value);
+}
+
+static sy_status check(const agg_options *o, sy_error *err)
+{
+    sy_status st;
+
+    if (strcmp(o->router, "remote") != 0 && strcmp(o->router, "inproc") != 0 &&
+        strcmp(o->router, "fallback") != 0)
+        return sy_error_set(err, SY_EINVAL, "--router %s: remote, inproc or fallback", o->router);
+    SY_TRY(check_switch("hedge", o->hedge, err));
+    SY_TRY(check_switch("verify-weights", o->verify_weights, err));
+    SY_TRY(check_share("hedge-share", o->hedge_share, err));
+    SY_TRY(check_share("shadow-share", o->shadow_share, err));
+    if (!(o->slow_factor >= 1 && o->slow_factor <= 1000))
+        return sy_error_set(err, SY_EINVAL, "--slow-factor %g: from 1 to 1000", o->slow_factor);
+    if (o->slow_min_ms > o->slow_max_ms)
+        return sy_error_set(err, SY_EINVAL, "--slow-min-ms %lld is more than --slow-max-ms %lld",
+                            (long long)o->slow_min_ms, (long long)o->slow_max_ms);
+out:
+    return st;
+}
 
 static sy_status parse(agg_options *o, int argc, char **argv, sy_error *err)
 {
     *o = (agg_options){.router = "remote",
+                       .hedge = "on",
+                       .verify_weights = "on",
                        .running_max = 64,
                        .queue_max = 1024,
                        .step_rows = 256,
                        .peer_timeout_ms = 10000,
-                       .layer_timeout_ms = 30000};
+                       .layer_timeout_ms = 30000,
+                       .slow_min_ms = 30,
+                       .slow_max_ms = 150,
+                       .silent_ms = 600,
+                       .grace_ms = 500,
+                       .slow_factor = 4,
+                       .hedge_share = 0.1,
+                       .shadow_share = 1};
     const sy_arg extra[] = {
         {"router", "WHERE",
-         "remote: ask router replicas; inproc: compute the gate here, with the same bits",
+         "remote: ask router replicas; inproc: compute the gate here, with the same bits; "
+         "fallback: ask, and compute here when no replica answers",
          SY_ARG_STRING, &o->router, 0, 0},
+        {"routers", "LIST",
+         "routers that have no lease: dns:///NAME:PORT, HOST:PORT or unix:/PATH, separated by "
+         "commas",
+         SY_ARG_STRING, &o->routers, 0, 0},
         {"max-running", "N", "generations computed together", SY_ARG_INT, &o->running_max, 1, 4096},
         {"max-queue", "N", "generations that may wait for room", SY_ARG_INT, &o->queue_max, 1,
          1000000},
@@ -33,10 +84,32 @@ static sy_status parse(agg_options *o, int argc, char **argv, sy_error *err)
          SY_ARG_INT, &o->step_rows, 1, 65536},
         {"kv-mb", "MB", "memory of the KV cache; 0: enough for max-running contexts, at most 1024",
          SY_ARG_INT, &o->kv_mb, 0, 1 << 20},
-        {"peer-timeout-ms", "MS", "one attempt at one router or node, then another is tried",
+        {"peer-timeout-ms", "MS", "one attempt at a router or node that nobody can stand in for",
          SY_ARG_INT, &o->peer_timeout_ms, 1, 3600000},
         {"layer-timeout-ms", "MS", "one layer with all its attempts", SY_ARG_INT,
          &o->layer_timeout_ms, 1, 3600000},
+        {"hedge", "on|off",
+         "on: a slow message is sent to another holder as well, the first "
+         "answer wins; off: the slow node is given up",
+         SY_ARG_STRING, &o->hedge, 0, 0},
+        {"slow-factor", "X", "a message is slow after so many times what is usual for its size",
+         SY_ARG_DOUBLE, &o->slow_factor, 0, 0},
+        {"slow-min-ms", "MS", "but not before", SY_ARG_INT, &o->slow_min_ms, 1, 3600000},
+        {"slow-max-ms", "MS", "and at the latest", SY_ARG_INT, &o->slow_max_ms, 1, 3600000},
+        {"silent-ms", "MS",
+         "a late peer from which nothing at all is heard for so long is given up, even if nobody "
+         "else can stand in for it",
+         SY_ARG_INT, &o->silent_ms, 1, 3600000},
+        {"hedge-share", "X", "of all messages, 0 to 1: more are not sent twice", SY_ARG_DOUBLE,
+         &o->hedge_share, 0, 0},
+        {"grace-ms", "MS", "how long a layer waits for a node or router that was here just now",
+         SY_ARG_INT, &o->grace_ms, 0, 3600000},
+        {"shadow-share", "X", "of the messages that shadows get copies of, 0 to 1", SY_ARG_DOUBLE,
+         &o->shadow_share, 0, 0},
+        {"verify-weights", "on|off",
+         "on: what nodes hold is compared with this checkpoint, each "
+         "expert read once, at idle priority; off: nodes are only compared with each other",
+         SY_ARG_STRING, &o->verify_weights, 0, 0},
     };
     sy_status st = sy_service_parse(
         &o->common, argc, argv, "aggregator",
@@ -44,10 +117,7 @@ static sy_status parse(agg_options *o, int argc, char **argv, sy_error *err)
         "The clients' door: runs the model's trunk, asks routers for experts and nodes for "
         "their outputs.",
         extra, SY_COUNT_OF(extra), err);
-    if (st != SY_OK) return st;
-    if (strcmp(o->router, "remote") != 0 && strcmp(o->router, "inproc") != 0)
-        return sy_error_set(err, SY_EINVAL, "--router %s: remote or inproc", o->router);
-    return SY_OK;
+    return st == SY_OK ? check(o, err) : st;
 }
 
 /* ---- callbacks of the control thread ---- */
@@ -67,6 +137,23 @@ static void on_members(void *ctx, sy_member_kind kind, const sy_member *member, 
     agg_peers_members(agg->peers, kind, member, n);
 }
 
+static void probe_suspects(void *arg)
+{
+    aggregator *agg = arg;
+    agg_view *view = agg_peers_view(agg->peers);
+
+    agg_probe_suspects(view, sy_model_name(agg->model));
+    agg_view_unref(view);
+}
+
+/* HTTP thread. */
+static int http_get(void *ctx, const char *path, sy_strbuf *body)
+{
+    aggregator *agg = ctx;
+
+    return agg_http_get(agg->peers, agg->model, path, body);
+}
+
 static int ready(void *ctx, sy_strbuf *why)
 {
     aggregator *agg = ctx;
@@ -74,7 +161,7 @@ static int ready(void *ctx, sy_strbuf *why)
     int yes;
 
     agg_peers_sweep(agg->peers);
-    yes = agg_peers_ready(agg->peers, agg->inproc == NULL, why);
+    yes = agg_peers_ready(agg->peers, agg->inproc == NULL && agg->fallback == NULL, why);
     pthread_mutex_lock(&agg->ready_mutex);
     agg->ready = yes;
     snprintf(agg->not_ready, sizeof(agg->not_ready), "%s", yes ? "" : why->data + at);
@@ -127,9 +214,28 @@ static sy_status open_model(aggregator *agg, const agg_options *o, sy_error *err
     SY_TRY(sy_trunk_open(&agg->trunk, agg->model, agg->kernels, agg->pool, err));
     if (strcmp(o->router, "inproc") == 0)
         SY_TRY(sy_router_open(&agg->inproc, agg->model, agg->kernels, err));
+    if (strcmp(o->router, "fallback") == 0)
+        SY_TRY(sy_router_open(&agg->fallback, agg->model, agg->kernels, err));
     sy_log(SY_LOG_INFO, "model %s: trunk of %llu MB, kernels %s, %u threads",
            sy_model_name(agg->model), (unsigned long long)(sy_trunk_bytes(agg->trunk) >> 20),
            agg->kernels->name, threads);
+out:
+    return st;
+}
+
+/* A checkpoint that cannot be read everywhere still serves: the trunk is in memory by now. */
+static sy_status open_peers(aggregator *agg, const agg_options *o, sy_error *err)
+{
+    sy_status st;
+
+    if (sy_model_checkpoint_hash(&agg->checkpoint_hash, agg->model, err) != SY_OK) {
+        sy_log_error(SY_LOG_WARN, err, "no fingerprint of the weights: nodes are not held to it");
+        agg->checkpoint_hash = 0;
+        sy_error_clear(err);
+    }
+    SY_TRY(agg_peers_open(&agg->peers, agg->model, (size_t)o->common.message_mb << 20, err));
+    SY_TRY(agg_peers_verify(agg->peers, agg->checkpoint_hash, agg->kernels,
+                            strcmp(o->verify_weights, "on") == 0, err));
 out:
     return st;
 }
@@ -138,13 +244,22 @@ static sy_status open_engine(aggregator *agg, const agg_options *o, sy_error *er
 {
     sy_status st;
 
-    SY_TRY(agg_peers_open(&agg->peers, agg->model, (size_t)o->common.message_mb << 20, err));
+    SY_TRY(open_peers(agg, o, err));
     agg->layer_timeout_us = o->layer_timeout_ms * 1000;
     agg->moe_config = (agg_moe_config){.model = agg->model,
                                        .kernels = agg->kernels,
                                        .peers = agg->peers,
                                        .inproc = agg->inproc,
-                                       .peer_timeout_us = o->peer_timeout_ms * 1000};
+                                       .fallback = agg->fallback,
+                                       .peer_timeout_us = o->peer_timeout_ms * 1000,
+                                       .hedge = strcmp(o->hedge, "on") == 0,
+                                       .slow_factor = o->slow_factor,
+                                       .slow_min_us = o->slow_min_ms * 1000,
+                                       .slow_max_us = o->slow_max_ms * 1000,
+                                       .silent_us = o->silent_ms * 1000,
+                                       .hedge_share = o->hedge_share,
+                                       .grace_us = o->grace_ms * 1000,
+                                       .shadow_share = o->shadow_share};
     SY_TRY(agg_lane_open(&agg->engine_lane, &agg->moe_config, err));
     const sy_engine_config config = {.trunk = agg->trunk,
                                      .tokenizer = agg->tokenizer,
@@ -188,6 +303,8 @@ static sy_status start(aggregator *agg, const agg_options *o, sy_error *err)
     const sy_service_config config = {.tier = "aggregator",
                                       .kind = SY_MEMBER_AGGREGATOR,
                                       .structure_hash = sy_model_structure_hash(agg->model),
+                                      .checkpoint_hash = agg->checkpoint_hash,
+                                      .arithmetic = SY_ARITHMETIC,
                                       .server = {.methods = methods,
                                                  .n_methods = SY_COUNT_OF(methods),
                                                  .service_names = names,
@@ -198,13 +315,19 @@ static sy_status start(aggregator *agg, const agg_options *o, sy_error *err)
                                                   .experts = agg->desc->n_experts,
                                                   .watch_nodes = 1,
                                                   .watch_routers = 1,
+                                                  .routers = o->routers,
                                                   .ctx = agg,
                                                   .on_placement = on_placement,
-                                                  .on_members = on_members},
+                                                  .on_members = on_members,
+                                                  .http_get = http_get},
                                       .model = sy_model_name(agg->model),
                                       .ready = ready};
 
-    return sy_service_start(&agg->service, &o->common, &config, err);
+    sy_status st = sy_service_start(&agg->service, &o->common, &config, err);
+    if (st == SY_OK && sy_control_every(sy_service_control(agg->service), AGG_PROBE_TICK_US,
+                                        probe_suspects, agg) != SY_OK)
+        sy_log(SY_LOG_ERROR, "no timer for probes: a peer that was silent once stays in disfavour");
+    return st;
 }
 
 /* In reverse: the server is drained already, so nothing new arrives; the engine ends its sequences;
@@ -219,6 +342,7 @@ static void close_all(aggregator *agg)
     agg_peers_close(agg->peers);
     sy_service_close(agg->service);
     sy_router_close(agg->inproc);
+    sy_router_close(agg->fallback);
     sy_trunk_close(agg->trunk);
     sy_tokenizer_close(agg->tokenizer);
     sy_model_close(agg->model);

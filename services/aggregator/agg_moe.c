@@ -1,234 +1,152 @@
-/* agg_moe.c - a layer call from beginning to end, and its first state: asking a router. */
+/* agg_moe.c - a layer call from beginning to end, and what its states share: the view of the
+ * cluster, what is late, and how many messages may be sent twice. */
 #include "agg_moe.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "agg_dispatch.h"
+#include "agg_shadow.h"
 #include "sy_clock.h"
-#include "sy_hash.h"
 #include "sy_moe_rows.h"
 #include "sy_shard.h"
 
-enum { FANOUT_MAX = 256, ARENA_BYTES_MAX = 1 << 30 };
+enum { ARENA_BYTES_MAX = 1 << 30, HEDGE_WINDOW = 1000 };
 
-sy_status agg_lane_open(agg_lane *lane, const agg_moe_config *config, sy_error *err)
+/* ---- opening and closing ---- */
+
+static agg_moe_metrics open_metrics(void)
 {
     static const char name[] = "switchyard_layer_seconds";
     static const char help[] = "Time of a layer call in each state";
 
+    return (agg_moe_metrics){
+        .route = sy_metric_histogram(name, help, "state=\"route\""),
+        .dispatch = sy_metric_histogram(name, help, "state=\"dispatch\""),
+        .compute = sy_metric_histogram(name, help, "state=\"compute\""),
+        .combine = sy_metric_histogram(name, help, "state=\"combine\""),
+        .retries =
+            sy_metric_counter("switchyard_expert_retries_total",
+                              "Messages that failed and were sent again to another node", NULL),
+        .route_retries =
+            sy_metric_counter("switchyard_route_retries_total",
+                              "Questions that failed and were put to another router", NULL),
+        .failures = sy_metric_counter("switchyard_layer_failures_total",
+                                      "Layer calls in which some row failed", NULL),
+        .hedges = sy_metric_counter("switchyard_hedges_total",
+                                    "Copies sent because an answer was late", NULL),
+        .hedge_wins = sy_metric_counter("switchyard_hedge_wins_total",
+                                        "Of these, those that answered first", NULL),
+        .fallbacks = sy_metric_counter("switchyard_route_fallback_total",
+                                       "Layers routed here because no router answered", NULL),
+        .graces = sy_metric_counter("switchyard_layer_grace_total",
+                                    "Layer calls that waited for a peer that had just gone", NULL),
+        .degraded_rows = sy_metric_counter("switchyard_degraded_rows_total",
+                                           "Token rows that miss an expert", NULL)};
+}
+
+sy_status agg_lane_open(agg_lane *lane, const agg_moe_config *config, sy_error *err)
+{
     memset(lane, 0, sizeof(*lane));
     lane->config = config;
     lane->desc = sy_model_describe(config->model);
+    lane->hedges_left = AGG_HEDGES_BURST;
     sy_arena_init(&lane->arena, ARENA_BYTES_MAX);
     sy_plan_init(&lane->plan);
-    lane->metrics =
-        (agg_moe_metrics){sy_metric_histogram(name, help, "state=\"route\""),
-                          sy_metric_histogram(name, help, "state=\"dispatch\""),
-                          sy_metric_histogram(name, help, "state=\"compute\""),
-                          sy_metric_histogram(name, help, "state=\"combine\""),
-                          sy_metric_counter("switchyard_expert_retries_total",
-                                            "Messages sent again to another node", NULL),
-                          sy_metric_counter("switchyard_layer_failures_total",
-                                            "Layer calls in which some row failed", NULL)};
-    return sy_fanout_open(&lane->fanout, FANOUT_MAX) == SY_OK
-               ? SY_OK
-               : sy_error_set(err, SY_ENOMEM, "no memory for the fan-out");
+    lane->metrics = open_metrics();
+    lane->slot = calloc(AGG_SLOTS_MAX, sizeof(*lane->slot));
+    lane->seen_us =
+        calloc((size_t)lane->desc->n_layers * lane->desc->n_experts, sizeof(*lane->seen_us));
+    lane->shadow = agg_shadow_open(config, lane->desc->hidden);
+    if (lane->slot != NULL && lane->seen_us != NULL && lane->shadow != NULL &&
+        sy_fanout_open(&lane->fanout, AGG_SLOTS_MAX) == SY_OK)
+        return SY_OK;
+    agg_lane_close(lane);
+    return sy_error_set(err, SY_ENOMEM, "no memory for a lane of layer calls");
 }
 
 void agg_lane_close(agg_lane *lane)
 {
+    agg_shadow_close(lane->shadow);
     sy_fanout_free(lane->fanout);
     sy_plan_free(&lane->plan);
     sy_arena_free(&lane->arena);
+    free(lane->slot);
+    free(lane->seen_us);
+    memset(lane, 0, sizeof(*lane));
 }
 
-/* ---- ROUTE ---- */
+/* ---- views ---- */
 
-/* Copies the rows that have not failed, close together, into a buffer that can go on the wire. */
-static sy_buf *gather_good(const sy_moe_call *call, size_t hidden, uint32_t *n_good)
+struct agg_held {
+    agg_view *view;
+    struct agg_held *next;
+};
+
+int agg_lane_renew_view(agg_lane *lane)
 {
-    uint32_t n = 0;
+    agg_view *view = agg_peers_view(lane->config->peers);
+    struct agg_held *held = NULL;
 
-    for (uint32_t t = 0; t < call->n_rows; t++) n += !call->failed[t];
-    *n_good = n;
-    sy_buf *buf = sy_buf_alloc(SY_MAX(n * hidden * sizeof(float), (size_t)1));
-    if (buf == NULL) return NULL;
-    float *to = buf->data;
-    for (uint32_t t = 0; t < call->n_rows; t++) {
-        if (call->failed[t]) continue;
-        memcpy(to, call->x + t * hidden, hidden * sizeof(float));
-        to += hidden;
+    if (view != lane->view) held = sy_arena_alloc(&lane->arena, sizeof(*held));
+    if (held == NULL) {
+        agg_view_unref(view);
+        return 0;
     }
-    return buf;
+    *held = (struct agg_held){lane->view, lane->held};
+    lane->held = held;
+    lane->view = view;
+    return 1;
 }
 
-/* Spreads the choice for the good rows over all rows; failed rows get empty slots. */
-static void scatter_good(agg_lane *lane, const sy_moe_call *call, uint32_t k,
-                         const uint16_t *expert, const float *weight)
+/* The end of a call: messages that are still under way are forgotten before their peers may go. */
+static void let_go(agg_lane *lane)
 {
-    size_t from = 0;
-
-    for (uint32_t t = 0; t < call->n_rows; t++)
-        for (uint32_t i = 0; i < k; i++) {
-            const size_t to = (size_t)t * k + i;
-            lane->expert[to] = call->failed[t] ? SY_PLAN_EMPTY_SLOT : expert[from];
-            lane->weight[to] = call->failed[t] ? 0.0f : weight[from];
-            from += !call->failed[t];
-        }
-}
-
-/* The least loaded of two that a hash picks, among those that are up and not tried yet; suspects
- * only when nobody else is left. NULL: none is. */
-static agg_node *pick_router(const agg_view *view, const uint8_t *tried, uint64_t salt)
-{
-    const int64_t now_us = sy_clock_us();
-    agg_node *best = NULL;
-    uint32_t up[FANOUT_MAX], n = 0;
-
-    for (int suspects = 0; suspects < 2 && n == 0; suspects++)
-        for (uint32_t i = 0; i < view->n_routers && n < FANOUT_MAX; i++) {
-            const agg_node *node = view->router[i];
-            if (tried[i] || !sy_peer_up(node->peer)) continue;
-            if (suspects ||
-                atomic_load_explicit(&node->suspect_until_us, memory_order_relaxed) <= now_us)
-                up[n++] = i;
-        }
-    for (int choice = 0; choice < 2 && n > 0; choice++) {
-        agg_node *node = view->router[up[sy_splitmix64(salt + (uint64_t)choice) % n]];
-        if (best == NULL || sy_peer_outstanding(node->peer) < sy_peer_outstanding(best->peer))
-            best = node;
-    }
-    return best;
-}
-
-static sy_status read_route_reply(agg_lane *lane, const sy_moe_call *call, uint32_t k,
-                                  uint32_t n_good, sy_error *err)
-{
-    const sy_fanout_slot *slot = sy_fanout_at(lane->fanout, 0);
-    sy_route_reply reply;
-    size_t n;
-
-    if (slot->status != SY_OK) {
-        *err = slot->err;
-        return slot->status;
-    }
-    const sy_iov *iov = sy_msg_iov(slot->msg, &n);
-    sy_status st = sy_wire_route_reply_decode(&reply, &lane->arena, iov, n, err);
-    if (st != SY_OK) return st;
-    if (reply.status.status != SY_OK) {
-        *err = reply.status;
-        return reply.status.status;
-    }
-    if (reply.n_tokens != n_good || reply.slots != k)
-        return sy_error_set(err, SY_EDATALOSS,
-                            "the answer has %u rows of %u slots, asked for %u of %u",
-                            reply.n_tokens, reply.slots, n_good, k);
-    for (size_t i = 0; i < (size_t)n_good * k; i++)
-        if (reply.expert[i] != SY_WIRE_EMPTY_SLOT && reply.expert[i] >= lane->desc->n_experts)
-            return sy_error_set(err, SY_EDATALOSS, "the answer names expert %u of %u",
-                                reply.expert[i], lane->desc->n_experts);
-    scatter_good(lane, call, k, reply.expert, reply.weight);
-    return SY_OK;
-}
-
-static sy_status ask_router(agg_lane *lane, sy_moe_call *call, agg_node *node, sy_buf *rows,
-                            uint32_t n_good, uint32_t k, sy_error *err)
-{
-    const uint64_t id = sy_peer_next_id(node->peer);
-    const sy_route_request request = {.id = id,
-                                      .model = sy_model_name(lane->config->model),
-                                      .layer = call->layer,
-                                      .policy = {.experts_per_token = call->experts_per_token},
-                                      .hidden = {SY_F32, n_good, lane->desc->hidden, rows->data}};
-    const int64_t deadline_us =
-        SY_MIN(call->deadline_us, sy_clock_us() + lane->config->peer_timeout_us);
-    sy_frame frame;
-
-    if (sy_wire_route_request_encode(&frame, &request, rows) != SY_OK)
-        return sy_error_set(err, SY_ENOMEM, "no memory for a message");
     sy_fanout_reset(lane->fanout);
-    sy_fanout_send(lane->fanout, node->peer, id, &frame);
-    sy_fanout_wait(lane->fanout, deadline_us);
-    sy_error_clear(err);
-    sy_status st = read_route_reply(lane, call, k, n_good, err);
-    if (st != SY_OK) sy_error_prefix(err, "router %s", node->name);
-    return st;
+    agg_view_unref(lane->view);
+    lane->view = NULL;
+    for (; lane->held != NULL; lane->held = lane->held->next) agg_view_unref(lane->held->view);
+    sy_arena_reset(&lane->arena);
 }
 
-static int is_callers_fault(sy_status st)
+/* ---- what is late, and the share of hedges ---- */
+
+/* slow_max_us is for messages that are shorter than that: one whose like takes longer, such as a
+ * long piece of a prompt on a slow machine, is not late before it takes twice as long as those. */
+int64_t agg_slow_limit_us(const agg_lane *lane, const agg_node *node, uint32_t n_rows)
 {
-    return st == SY_EINVAL;
+    const agg_moe_config *config = lane->config;
+    const double usual_us = agg_usual_us(node, n_rows);
+
+    if (config->slow_max_us <= 0) return config->peer_timeout_us;
+    if (usual_us == 0) return config->slow_max_us;
+    const double us = SY_MIN(config->slow_factor * usual_us, (double)config->slow_max_us);
+    const int64_t twice_us = 2 * (int64_t)agg_measured_us(node, n_rows);
+    return SY_MAX(SY_MAX((int64_t)us, config->slow_min_us), twice_us);
 }
 
-static sy_status ask_routers(agg_lane *lane, sy_moe_call *call, uint32_t k, sy_buf *rows,
-                             uint32_t n_good)
+/* A bucket that every message fills by the share and every copy empties by one. */
+void agg_hedge_earn(agg_lane *lane)
 {
-    uint8_t *tried = sy_arena_calloc(&lane->arena, lane->view->n_routers + 1, 1);
-    sy_error last = {0};
-    agg_node *node;
+    const double most = SY_MAX((double)AGG_HEDGES_BURST, lane->config->hedge_share * HEDGE_WINDOW);
 
-    if (tried == NULL) return sy_error_set(&call->error, SY_ENOMEM, "no memory for the layer call");
-    sy_error_clear(&last);
-    while ((node = pick_router(lane->view, tried, call->request[0] ^ (uint64_t)sy_clock_us())) !=
-           NULL) {
-        sy_status st = ask_router(lane, call, node, rows, n_good, k, &last);
-        if (st == SY_OK) return st;
-        if (is_callers_fault(st) || sy_clock_us() >= call->deadline_us) {
-            call->error = last;
-            return st;
-        }
-        if (st == SY_EDEADLINE)
-            atomic_store_explicit(&node->suspect_until_us, sy_clock_us() + AGG_SUSPECT_US,
-                                  memory_order_relaxed);
-        for (uint32_t i = 0; i < lane->view->n_routers; i++)
-            tried[i] |= lane->view->router[i] == node;
-    }
-    sy_error_set(&call->error, SY_EUNAVAILABLE, "no router answers for layer %u (%u known)%s%s",
-                 call->layer, lane->view->n_routers, last.message[0] != '\0' ? ": " : "",
-                 last.message);
-    sy_error_where(&call->error, "ROUTER_UNREACHABLE", (int32_t)call->layer, -1, NULL);
-    return SY_EUNAVAILABLE;
+    lane->hedges_left = SY_MIN(lane->hedges_left + lane->config->hedge_share, most);
 }
 
-static sy_status route_here(agg_lane *lane, sy_moe_call *call, uint32_t k, const sy_buf *rows,
-                            uint32_t n_good)
+int agg_hedge_spend(agg_lane *lane)
 {
-    const sy_route_options options = {call->experts_per_token};
-    uint16_t *expert = sy_arena_alloc(&lane->arena, (size_t)n_good * k * sizeof(*expert));
-    float *weight = sy_arena_alloc(&lane->arena, (size_t)n_good * k * sizeof(*weight));
-    float *scratch = sy_arena_alloc(&lane->arena, sy_router_scratch(lane->config->inproc, n_good) *
-                                                      sizeof(float));
-
-    if (expert == NULL || weight == NULL || scratch == NULL)
-        return sy_error_set(&call->error, SY_ENOMEM, "no memory for the layer call");
-    sy_status st = sy_route(lane->config->inproc, call->layer, expert, weight, rows->data, n_good,
-                            &options, scratch, NULL, &call->error);
-    if (st == SY_OK) scatter_good(lane, call, k, expert, weight);
-    return st;
+    if (lane->hedges_left < 1) return 0;
+    lane->hedges_left -= 1;
+    return 1;
 }
 
-sy_status agg_route(agg_lane *lane, sy_moe_call *call, uint32_t k)
+void agg_sleep_until(int64_t at_us)
 {
-    const size_t slots = (size_t)call->n_rows * k;
-    uint32_t n_good;
-    sy_status st;
+    const struct timespec at = {.tv_sec = at_us / 1000000, .tv_nsec = at_us % 1000000 * 1000};
 
-    lane->expert = sy_arena_alloc(&lane->arena, slots * sizeof(*lane->expert));
-    lane->weight = sy_arena_alloc(&lane->arena, slots * sizeof(*lane->weight));
-    if (lane->expert == NULL || lane->weight == NULL)
-        return sy_error_set(&call->error, SY_ENOMEM, "no memory for the layer call");
-    sy_buf *rows = gather_good(call, lane->desc->hidden, &n_good);
-    if (rows == NULL)
-        return sy_error_set(&call->error, SY_ENOMEM, "no memory for %u rows", call->n_rows);
-    if (n_good == 0) {
-        scatter_good(lane, call, k, NULL, NULL);
-        st = SY_OK;
-    } else if (lane->config->inproc != NULL) {
-        st = route_here(lane, call, k, rows, n_good);
-    } else {
-        st = ask_routers(lane, call, k, rows, n_good);
-    }
-    sy_buf_unref(rows);
-    return st;
+    (void)clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at,
+                          NULL); /* woken early: looked again */
 }
 
 /* ---- the layer call ---- */
@@ -243,7 +161,6 @@ static sy_status layer_states(agg_lane *lane, sy_moe_call *call, uint32_t k)
     sy_moe_lap(&times.route_us, &at_us);
     SY_TRY(sy_plan_build(&lane->plan, lane->expert, lane->weight, call->n_rows, k,
                          lane->desc->n_experts, &call->error));
-    lane->compute_us = 0;
     SY_TRY(agg_dispatch(lane, call));
     sy_moe_lap(&times.dispatch_us, &at_us);
     times.compute_us = SY_MIN(lane->compute_us, times.dispatch_us);
@@ -279,10 +196,7 @@ static sy_status agg_layer(void *ctx, sy_moe_call *call)
     sy_moe_mark_bad_rows(call, lane->desc->hidden, lane->config->kernels);
     lane->view = agg_peers_view(lane->config->peers);
     st = layer_states(lane, call, k);
-    agg_view_unref(lane->view);
-    lane->view = NULL;
-    sy_fanout_reset(lane->fanout);
-    sy_arena_reset(&lane->arena);
+    let_go(lane);
     if (st != SY_OK || call->n_row_errors > 0) sy_metric_add(lane->metrics.failures, 1);
     return st;
 }

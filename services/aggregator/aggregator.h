@@ -20,7 +20,9 @@ typedef struct aggregator {
     sy_tokenizer *tokenizer;
     sy_pool *pool;
     sy_trunk *trunk;
-    sy_router *inproc; /* --router inproc; else NULL */
+    sy_router *inproc;   /* --router inproc; else NULL */
+    sy_router *fallback; /* --router fallback; else NULL */
+    uint64_t checkpoint_hash;
     agg_peers *peers;
     agg_moe_config moe_config;
     agg_lane engine_lane;

@@ -3,13 +3,19 @@
  * once for all; it never waits for more to come. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "compute_job.h"
 #include "sy_clock.h"
 #include "sy_fault.h"
 #include "sy_log.h"
 
-enum { ARENA_BYTES_MAX = 1 << 30, IDLE_JOBS_MAX = 64, TOGETHER_MAX = 64 };
+enum {
+    ARENA_BYTES_MAX = 1 << 30,
+    IDLE_JOBS_MAX = 64,
+    TOGETHER_MAX = 64,
+    SLOW_NS = 20 * 1000 * 1000 /* what the fault "expert.slow" adds to a computation */
+};
 
 /* ---- jobs ---- */
 
@@ -269,15 +275,22 @@ static int admit(expert_device *device, compute_job *job)
 
     if (job->decoded) return 1; /* another device sent it here */
     const uint32_t devices = job_prepare(self, job);
-    if (devices == 0) return 0;
+    if (devices == 0) {
+        atomic_fetch_sub(&device->depth, 1);
+        return 0;
+    }
     atomic_store(&job->remaining, __builtin_popcount(devices));
     for (uint32_t d = 0; d < self->n_devices; d++) {
         if (d == device->index || !(devices & 1u << d)) continue;
+        atomic_fetch_add(&self->device[d].depth, 1);
         if (sy_queue_push(self->device[d].queue, job) == SY_OK) continue;
+        atomic_fetch_sub(&self->device[d].depth, 1);
         atomic_store(&job->failed, SY_ELIMIT);
         job_device_done(self, job); /* this device still holds a share, so the job lives on */
     }
-    return (devices & 1u << device->index) != 0;
+    if (devices & 1u << device->index) return 1;
+    atomic_fetch_sub(&device->depth, 1);
+    return 0;
 }
 
 /* Puts the jobs of the first one's layer in front; returns how many. */
@@ -294,10 +307,30 @@ static size_t same_layer_first(compute_job **job, size_t n)
     return front;
 }
 
+/* A message's share of the computation, as an average that forgets. */
+static void note_service(expert_device *device, int64_t elapsed_us, size_t n_jobs)
+{
+    const unsigned before = atomic_load(&device->service_us);
+    const unsigned now =
+        (unsigned)SY_MIN(SY_MAX(elapsed_us / (int64_t)n_jobs, 1), (int64_t)UINT32_MAX / 8);
+
+    atomic_store(&device->service_us, before == 0 ? now : (before * 7 + now + 4) / 8);
+    atomic_fetch_sub(&device->depth, (unsigned)n_jobs);
+}
+
+static void compute_jobs(expert_device *device, compute_job **job, size_t n, batch_scratch *scratch)
+{
+    const int64_t begin_us = sy_clock_us();
+
+    if (sy_fault_hit("expert.slow")) nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
+    batch_compute(device, job, n, scratch);
+    note_service(device, sy_clock_us() - begin_us, n);
+    for (size_t i = 0; i < n; i++) job_device_done(device->expert, job[i]);
+}
+
 static void *device_main(void *arg)
 {
     expert_device *device = arg;
-    expert *self = device->expert;
     batch_scratch scratch = {0};
     compute_job *mine[TOGETHER_MAX];
     size_t n = 0;
@@ -316,8 +349,7 @@ static void *device_main(void *arg)
             if (admit(device, item[i])) mine[n++] = item[i];
         if (n == 0) continue;
         const size_t together = same_layer_first(mine, n);
-        batch_compute(device, mine, together, &scratch);
-        for (size_t i = 0; i < together; i++) job_device_done(self, mine[i]);
+        compute_jobs(device, mine, together, &scratch);
         n -= together;
         memmove(mine, mine + together, n * sizeof(*mine));
     }
@@ -344,7 +376,9 @@ void compute_message(void *ctx, sy_call *call, sy_msg *msg)
     job->queued_us = sy_clock_us();
     sy_call_pending(call, 1);
     sy_metric_add(self->messages, 1);
+    atomic_fetch_add(&self->device[0].depth, 1);
     if (sy_queue_push(self->device[0].queue, job) == SY_OK) return;
+    atomic_fetch_sub(&self->device[0].depth, 1);
     sy_service_refuse(call, SY_ELIMIT, "1024 messages wait already, which is the limit");
     job_let_go(self, job);
 }

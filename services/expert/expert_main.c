@@ -8,27 +8,47 @@
 #include "expert.h"
 #include "sy_log.h"
 
+enum { LOAD_INTERVAL_US = 200 * 1000 };
+
 typedef struct expert_options {
     sy_service_options common;
     const char *devices;
-    int64_t memory_mb;
+    const char *load_from;
+    int64_t memory_mb, loaders, load_mb_s, linger_s;
 } expert_options;
 
 static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
 {
-    *o = (expert_options){.devices = "cpu:0"};
+    *o = (expert_options){
+        .devices = "cpu:0", .load_from = "checkpoint", .loaders = 2, .linger_s = 60};
     const sy_arg extra[] = {
         {"devices", "LIST", "comma-separated: cpu:0,cpu:1; each is a pool of --threads threads",
          SY_ARG_STRING, &o->devices, 0, 0},
-        {"memory-mb", "MB", "memory for shards; 0: no limit", SY_ARG_INT, &o->memory_mb, 0,
-         1 << 24},
+        {"memory-mb", "MB", "memory for shards, of all devices together; 0: no limit", SY_ARG_INT,
+         &o->memory_mb, 0, 1 << 24},
+        {"loaders", "N", "threads that bring shards into memory; they yield to requests; default 2",
+         SY_ARG_INT, &o->loaders, 1, EXPERT_LOADERS_MAX},
+        {"load-mb-s", "MB", "how fast shards are loaded, and given to other nodes; 0: no limit",
+         SY_ARG_INT, &o->load_mb_s, 0, 1 << 20},
+        {"load-from", "SOURCE",
+         "checkpoint or peers: where shards come from; the other one is the second choice",
+         SY_ARG_STRING, &o->load_from, 0, 0},
+        {"linger-s", "S",
+         "how long a shard that is no longer wanted stays, at least, unless memory is needed; "
+         "default 60",
+         SY_ARG_INT, &o->linger_s, 0, 86400},
     };
+    const sy_status st =
+        sy_service_parse(&o->common, argc, argv, "expert",
+                         "switchyard-expert --model DIR [options]\n\n"
+                         "Hosts expert shards: loads what the placement in Redis wants on this "
+                         "node, and computes it.",
+                         extra, SY_COUNT_OF(extra), err);
 
-    return sy_service_parse(&o->common, argc, argv, "expert",
-                            "switchyard-expert --model DIR [options]\n\n"
-                            "Hosts expert shards: loads what the placement in Redis wants on this "
-                            "node, and computes it.",
-                            extra, SY_COUNT_OF(extra), err);
+    if (st == SY_OK && strcmp(o->load_from, "checkpoint") != 0 &&
+        strcmp(o->load_from, "peers") != 0)
+        return sy_error_set(err, SY_EINVAL, "--load-from %s: checkpoint or peers", o->load_from);
+    return st;
 }
 
 /* ---- devices ---- */
@@ -86,15 +106,11 @@ static sy_status open_devices(expert *self, const expert_options *o, sy_error *e
     return SY_OK;
 }
 
-static sy_status open_model(expert *self, const expert_options *o, sy_error *err)
+static void open_metrics(expert *self)
 {
-    sy_status st;
+    static const char loads[] = "switchyard_expert_loads_total";
+    static const char loads_help[] = "Shards brought into memory, by where they came from";
 
-    SY_TRY(sy_kernels_choose(&self->kernels, o->common.kernels, err));
-    SY_TRY(sy_model_open(&self->model, o->common.model_dir, o->common.model_name, err));
-    self->desc = sy_model_describe(self->model);
-    self->node = o->common.name;
-    SY_TRY(sy_shard_store_open(&self->store, self->model, (uint64_t)o->memory_mb << 20, err));
     self->rows = sy_metric_counter("switchyard_expert_rows_total", "Rows computed", NULL);
     self->messages =
         sy_metric_counter("switchyard_expert_messages_total", "Compute messages received", NULL);
@@ -105,10 +121,63 @@ static sy_status open_model(expert *self, const expert_options *o, sy_error *err
     self->seconds = sy_metric_histogram("switchyard_expert_seconds",
                                         "From a message's arrival to its answer", NULL);
     self->resident = sy_metric_gauge("switchyard_expert_shards", "Shards in memory", NULL);
+    self->lingering = sy_metric_gauge("switchyard_expert_lingering",
+                                      "Shards in memory that placement wants elsewhere", NULL);
+    self->failed =
+        sy_metric_gauge("switchyard_expert_failed_shards", "Shards that cannot be loaded", NULL);
+    self->loading =
+        sy_metric_gauge("switchyard_expert_loading", "Shards being loaded or verified", NULL);
     self->memory = sy_metric_gauge("switchyard_expert_memory_bytes", "Memory of shards", NULL);
-    sy_log(SY_LOG_INFO, "model %s: %u layers of %u experts, %llu bytes each, kernels %s",
-           sy_model_name(self->model), self->desc->n_layers, self->desc->n_experts,
+    self->loads = sy_metric_counter(loads, loads_help, "source=\"checkpoint\"");
+    self->fetches = sy_metric_counter(loads, loads_help, "source=\"peers\"");
+    self->load_failures = sy_metric_counter("switchyard_expert_load_failures_total",
+                                            "Loads of shards that failed", NULL);
+    self->left = sy_metric_counter("switchyard_expert_left_total",
+                                   "Shards that left memory after another node had them", NULL);
+}
+
+static void use_options(expert *self, const expert_options *o)
+{
+    self->node = o->common.name;
+    self->memory_bytes_max = (uint64_t)o->memory_mb << 20;
+    self->n_loaders = (uint32_t)o->loaders;
+    self->load_bytes_per_s = (uint64_t)o->load_mb_s << 20;
+    self->load_from_peers = strcmp(o->load_from, "peers") == 0;
+    self->linger_us = o->linger_s * 1000000;
+}
+
+static sy_status open_model(expert *self, const expert_options *o, sy_error *err)
+{
+    sy_status st;
+
+    use_options(self, o);
+    SY_TRY(sy_kernels_choose(&self->kernels, o->common.kernels, err));
+    SY_TRY(sy_model_open(&self->model, o->common.model_dir, o->common.model_name, err));
+    self->desc = sy_model_describe(self->model);
+    self->structure_hash = sy_model_structure_hash(self->model);
+    SY_TRY(sy_model_checkpoint_hash(&self->checkpoint_hash, self->model, err));
+    SY_TRY(sy_shard_store_open(&self->store, self->model, self->memory_bytes_max, err));
+    sy_log(SY_LOG_INFO,
+           "model %s, checkpoint %016llx: %u layers of %u experts, %llu bytes each, kernels %s",
+           sy_model_name(self->model), (unsigned long long)self->checkpoint_hash,
+           self->desc->n_layers, self->desc->n_experts,
            (unsigned long long)sy_model_expert_bytes(self->model), self->kernels->name);
+out:
+    return st;
+}
+
+/* What this node needs of others: to ask them, to take shards from them, and to give them some. */
+static sy_status open_peers(expert *self, sy_error *err)
+{
+    const expert_fetcher_config taking = {
+        .model = self->model, .store = self->store, .kernels = self->kernels};
+    const expert_fetch_server_config giving = {
+        .model = self->model, .store = self->store, .bytes_per_s_max = self->load_bytes_per_s};
+    sy_status st;
+
+    SY_TRY(expert_peers_open(&self->peers, self->model, self->node, err));
+    SY_TRY(expert_fetcher_open(&self->fetcher, &taking, err));
+    SY_TRY(expert_fetch_server_open(&self->fetch_server, &giving, err));
 out:
     return st;
 }
@@ -118,6 +187,13 @@ out:
 static void on_placement(void *ctx, sy_snapshot *snapshot)
 {
     residency_placement(ctx, snapshot);
+}
+
+static void on_members(void *ctx, sy_member_kind kind, const sy_member *member, size_t n)
+{
+    expert *self = ctx;
+
+    if (kind == SY_MEMBER_NODE) expert_peers_members(self->peers, member, n);
 }
 
 static int ready(void *ctx, sy_strbuf *why)
@@ -139,13 +215,20 @@ static sy_status start(expert *self, const sy_service_options *o, sy_error *err)
         {.path = "/switchyard.v1.Expert/Watch",
          .server_streams = 1,
          .ctx = self,
-         .on_message = residency_watch_message,
-         .on_end = residency_watch_end},
+         .on_message = watch_message,
+         .on_end = watch_end},
+        {.path = EXPERT_FETCH_PATH,
+         .server_streams = 1,
+         .ctx = self->fetch_server,
+         .on_message = expert_fetch_message,
+         .on_end = expert_fetch_end},
     };
     const sy_service_config config = {.tier = "expert",
                                       .kind = SY_MEMBER_NODE,
                                       .devices = self->devices,
-                                      .structure_hash = sy_model_structure_hash(self->model),
+                                      .structure_hash = self->structure_hash,
+                                      .checkpoint_hash = self->checkpoint_hash,
+                                      .arithmetic = SY_ARITHMETIC,
                                       .server = {.methods = methods,
                                                  .n_methods = SY_COUNT_OF(methods),
                                                  .service_names = names,
@@ -154,12 +237,34 @@ static sy_status start(expert *self, const sy_service_options *o, sy_error *err)
                                                  .error_details = sy_wire_error_details},
                                       .control = {.layers = self->desc->n_layers,
                                                   .experts = self->desc->n_experts,
+                                                  .watch_nodes = 1,
                                                   .ctx = self,
-                                                  .on_placement = on_placement},
+                                                  .on_placement = on_placement,
+                                                  .on_members = on_members,
+                                                  .http_get = watch_http_get},
                                       .model = sy_model_name(self->model),
                                       .ready = ready};
+    sy_status st = sy_service_start(&self->service, o, &config, err);
 
-    return sy_service_start(&self->service, o, &config, err);
+    if (st != SY_OK) return st;
+    if (sy_control_every(sy_service_control(self->service), LOAD_INTERVAL_US, watch_load, self) !=
+        SY_OK)
+        sy_log(SY_LOG_WARN, "no timer: watchers are not told of this node's load");
+    return SY_OK;
+}
+
+static void close_all(expert *self)
+{
+    sy_service_stop_control(self->service);
+    compute_close(self);
+    residency_close(self);
+    expert_fetch_server_close(self->fetch_server);
+    expert_fetcher_close(self->fetcher);
+    sy_service_close(self->service);
+    expert_peers_close(self->peers);
+    for (uint32_t i = 0; i < self->n_devices; i++) sy_pool_free(self->device[i].pool);
+    sy_shard_store_close(self->store);
+    sy_model_close(self->model);
 }
 
 int main(int argc, char **argv)
@@ -172,19 +277,15 @@ int main(int argc, char **argv)
     sy_service_init();
     sy_error_clear(&err);
     SY_TRY(parse(&options, argc, argv, &err));
+    open_metrics(&self);
     SY_TRY(open_model(&self, &options, &err));
     SY_TRY(open_devices(&self, &options, &err));
     SY_TRY(compute_open(&self, &err));
+    SY_TRY(open_peers(&self, &err));
     SY_TRY(residency_open(&self, &err));
     SY_TRY(start(&self, &options.common, &err));
     sy_service_wait(self.service);
 out:
-    sy_service_stop_control(self.service);
-    compute_close(&self);
-    residency_close(&self);
-    sy_service_close(self.service);
-    for (uint32_t i = 0; i < self.n_devices; i++) sy_pool_free(self.device[i].pool);
-    sy_shard_store_close(self.store);
-    sy_model_close(self.model);
+    close_all(&self);
     return st == SY_OK ? 0 : sy_service_exit_code(&err, "switchyard-expert");
 }

@@ -1,343 +1,302 @@
-/* expert_residency.c - which shards are in memory: follows placement, loads what is newly wanted,
- * keeps what is no longer wanted (lingering) until memory is needed, and tells every watcher. The
- * loader is one thread of low priority; requests never wait for it. */
+/* expert_residency.c - the table of this node's shards: what placement wants, the state of each
+ * life, and who reads it. What moves shards in and out of memory lives in expert_loader.c and
+ * expert_custody.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "expert.h"
+#include "sy_clock.h"
 #include "sy_log.h"
 
-static uint32_t n_shards(const residency *r)
+void residency_lock(expert *self)
 {
-    return r->layers * r->experts;
+    pthread_mutex_lock(&self->residency.mutex);
 }
 
-/* ---- telling watchers; mutex held ---- */
-
-static sy_status send_state(expert *self, sy_call *call, const sy_shard_info *info, uint32_t n,
-                            int full)
+void residency_unlock(expert *self)
 {
-    const residency *r = &self->residency;
-    const sy_node_state state = {.node = self->node,
-                                 .model = sy_model_name(self->model),
-                                 .full = full,
-                                 .n_shards = n,
-                                 .shard = info,
-                                 .queue_length = (uint32_t)sy_queue_length(self->device[0].queue),
-                                 .memory_bytes = sy_shard_store_bytes(self->store),
-                                 .placement_hash = r->placement_hash,
-                                 .structure_hash = sy_model_structure_hash(self->model)};
-    sy_frame frame;
-    sy_status st = sy_wire_node_state_encode(&frame, &state, NULL);
-
-    return st == SY_OK ? sy_call_send(call, &frame) : st;
+    watch_flush(self);
+    pthread_mutex_unlock(&self->residency.mutex);
 }
 
-static sy_shard_info info_of(const expert *self, uint32_t i)
-{
-    const residency *r = &self->residency;
-    const uint8_t device = atomic_load(&r->device[i]);
-
-    return (sy_shard_info){.layer = i / r->experts,
-                           .expert = i % r->experts,
-                           .state = (sy_shard_state)atomic_load(&r->state[i]),
-                           .device = device < self->n_devices ? self->device[device].name : "",
-                           .reason = r->reason[i]};
-}
-
-static void drop_watcher(residency *r, uint32_t i)
-{
-    sy_call_unref(r->watcher[i]);
-    r->watcher[i] = r->watcher[--r->n_watchers];
-}
-
-static void tell(expert *self, uint32_t shard)
+void residency_wait(expert *self, pthread_cond_t *cond, int64_t until_us)
 {
     residency *r = &self->residency;
-    const sy_shard_info info = info_of(self, shard);
+    const struct timespec until = {.tv_sec = until_us / 1000000,
+                                   .tv_nsec = until_us % 1000000 * 1000};
 
-    for (uint32_t i = r->n_watchers; i-- > 0;) {
-        if (send_state(self, r->watcher[i], &info, 1, 0) == SY_OK) continue;
-        sy_service_refuse(r->watcher[i], SY_ELIMIT,
-                          "the watcher does not read"); /* it will come back and ask for all */
-        drop_watcher(r, i);
-    }
+    watch_flush(self); /* the lock is let go of here too */
+    if (until_us == SY_NEVER_US)
+        pthread_cond_wait(cond, &r->mutex);
+    else
+        pthread_cond_timedwait(cond, &r->mutex, &until);
 }
 
-static void set_state(expert *self, uint32_t shard, sy_shard_state state)
+void residency_entered(expert *self, uint32_t shard)
 {
-    atomic_store(&self->residency.state[shard], (uint8_t)state);
-    tell(self, shard);
+    residency *r = &self->residency;
+    const sy_shard_state state = r->shard[shard].life.state;
+
+    r->n_in_state[atomic_exchange(&r->state[shard], (uint8_t)state)]--;
+    r->n_in_state[state]++;
+    watch_changed(self, shard);
 }
 
-/* ---- the loader ---- */
-
-/* What to do next: a shard that is wanted and not here, or -1. Shards that failed are tried again
- * with the next placement. */
-static int64_t next_missing(const residency *r)
+void residency_reason(expert *self, uint32_t shard, const char *reason)
 {
-    for (uint32_t i = 0; i < n_shards(r); i++)
-        if (r->wanted[i] != EXPERT_NO_DEVICE && atomic_load(&r->state[i]) == SY_SHARD_ABSENT)
-            return i;
-    return -1;
+    expert_shard *e = &self->residency.shard[shard];
+
+    if (strncmp(e->reason, reason, sizeof(e->reason) - 1) == 0) return;
+    snprintf(e->reason, sizeof(e->reason), "%s", reason);
+    watch_changed(self, shard);
 }
 
-/* Gives up one shard that nobody wants any more; 0: there is none. Mutex held. */
-static int evict_lingering(expert *self)
+void residency_leave(expert *self, uint32_t shard)
+{
+    residency *r = &self->residency;
+    expert_shard *e = &r->shard[shard];
+
+    sy_shard_unload(self->store, shard / r->experts, shard % r->experts);
+    r->device_bytes[atomic_load(&r->device[shard])] -= e->bytes;
+    e->bytes = 0;
+    e->percent = 0;
+    e->identity = (sy_shard_identity){0};
+    e->source[0] = '\0';
+    residency_reason(self, shard, "");
+    residency_entered(self, shard);
+}
+
+void residency_has_room(expert *self)
 {
     residency *r = &self->residency;
 
-    for (uint32_t i = 0; i < n_shards(r); i++) {
-        if (atomic_load(&r->state[i]) != SY_SHARD_LINGERING) continue;
-        sy_log(SY_LOG_INFO,
-               "layer %u expert %u leaves memory: it is no longer wanted and room is needed",
-               i / r->experts, i % r->experts);
-        set_state(self, i, SY_SHARD_ABSENT);
-        sy_shard_unload(self->store, i / r->experts, i % r->experts);
-        return 1;
-    }
-    return 0;
-}
-
-static sy_status load_with_room(expert *self, uint32_t shard, sy_error *err)
-{
-    residency *r = &self->residency;
-
-    for (;;) {
-        sy_status st = sy_shard_load(self->store, shard / r->experts, shard % r->experts, err);
-        if (st != SY_ELIMIT) return st;
-        pthread_mutex_lock(&r->mutex);
-        const int room = evict_lingering(self);
-        pthread_mutex_unlock(&r->mutex);
-        if (!room) return st;
-    }
-}
-
-static void load_one(expert *self, uint32_t shard)
-{
-    residency *r = &self->residency;
-    sy_error err = {0};
-
-    sy_error_clear(&err);
-    const sy_status st = load_with_room(self, shard, &err);
-    pthread_mutex_lock(&r->mutex);
-    if (st == SY_OK) {
-        r->reason[shard][0] = '\0';
-        set_state(self, shard,
-                  r->wanted[shard] == EXPERT_NO_DEVICE ? SY_SHARD_LINGERING : SY_SHARD_RESIDENT);
-    } else {
-        snprintf(r->reason[shard], sizeof(r->reason[shard]), "%.95s", err.message);
-        set_state(self, shard, SY_SHARD_FAILED);
-        sy_log_error(SY_LOG_ERROR, &err, "layer %u expert %u cannot be loaded", shard / r->experts,
-                     shard % r->experts);
-    }
-    sy_metric_set(self->resident, sy_shard_store_count(self->store));
-    sy_metric_set(self->memory, (double)sy_shard_store_bytes(self->store));
-    pthread_mutex_unlock(&r->mutex);
-}
-
-static void *loader_main(void *arg)
-{
-    expert *self = arg;
-    residency *r = &self->residency;
-
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid),
-                10); /* of this thread only: requests come first */
-    for (;;) {
-        pthread_mutex_lock(&r->mutex);
-        int64_t shard = next_missing(r);
-        while (!r->stopping && shard < 0) {
-            pthread_cond_wait(&r->work, &r->mutex);
-            shard = next_missing(r);
-        }
-        if (r->stopping) break;
-        atomic_store(&r->device[shard], r->wanted[shard]);
-        set_state(self, (uint32_t)shard, SY_SHARD_LOADING);
-        pthread_mutex_unlock(&r->mutex);
-        load_one(self, (uint32_t)shard);
-    }
-    pthread_mutex_unlock(&r->mutex);
-    return NULL;
+    for (uint32_t i = 0; i < r->n_shards; i++)
+        if (r->shard[i].needs_room) r->shard[i].life.retry_us = 0;
+    pthread_cond_broadcast(&r->work);
 }
 
 /* ---- placement ---- */
 
-static uint8_t wanted_device(const expert *self, const sy_target_list *list, const char **unknown)
+/* What a list of targets means for this node. */
+typedef struct wish {
+    uint8_t named;
+    uint8_t device;      /* EXPERT_NO_DEVICE: not named, or on a device that is not here */
+    const char *unknown; /* that device; NULL: none */
+} wish;
+
+static wish wish_of(const expert *self, const sy_target_list *list)
 {
-    for (uint32_t i = 0; list != NULL && i < list->n; i++) {
+    wish w = {.device = EXPERT_NO_DEVICE};
+
+    for (uint32_t i = 0; i < list->n; i++) {
         if (strcmp(list->target[i].node, self->node) != 0) continue;
-        for (uint32_t d = 0; d < self->n_devices; d++)
-            if (strcmp(self->device[d].name, list->target[i].device) == 0) return (uint8_t)d;
-        *unknown = list->target[i].device;
+        w.named = 1;
+        for (uint32_t d = 0; d < self->n_devices; d++) {
+            if (strcmp(self->device[d].name, list->target[i].device) != 0) continue;
+            w.device = (uint8_t)d;
+            w.unknown = NULL;
+            return w;
+        }
+        w.unknown = list->target[i].device;
     }
-    return EXPERT_NO_DEVICE;
+    return w;
 }
 
-/* One shard under the new placement: states change, loads are left to the loader. Mutex held. */
-static void follow(expert *self, uint32_t i, uint8_t device, const char *unknown)
+/* One wish for each list of the snapshot, by its number; NULL: no memory. */
+static wish *wishes_of(const expert *self, const sy_snapshot *snapshot)
+{
+    const uint32_t n = sy_snapshot_lists(snapshot);
+    wish *w = calloc((size_t)n + 1, sizeof(*w));
+
+    if (w == NULL) return NULL;
+    w[0].device = EXPERT_NO_DEVICE; /* no targets at all */
+    for (uint32_t i = 1; i <= n; i++) w[i] = wish_of(self, sy_snapshot_list(snapshot, i));
+    return w;
+}
+
+static void move_to_device(expert *self, uint32_t shard, uint8_t device)
 {
     residency *r = &self->residency;
-    const sy_shard_state state = (sy_shard_state)atomic_load(&r->state[i]);
+    const uint8_t before = atomic_exchange(&r->device[shard], device);
 
-    r->wanted[i] = device;
-    if (unknown != NULL) {
-        snprintf(r->reason[i], sizeof(r->reason[i]),
-                 "this node has no device %.15s (it has: %.40s)", unknown, self->devices);
-        if (state == SY_SHARD_ABSENT) set_state(self, i, SY_SHARD_FAILED);
-        return;
+    if (before == device) return;
+    r->device_bytes[before] -= r->shard[shard].bytes;
+    r->device_bytes[device] += r->shard[shard].bytes;
+    watch_changed(self, shard);
+}
+
+/* One shard under the new placement. Mutex held. */
+static void follow(expert *self, uint32_t shard, const wish *w, int64_t now_us)
+{
+    residency *r = &self->residency;
+    expert_shard *e = &r->shard[shard];
+    const sy_shard_state before = e->life.state;
+
+    e->wanted_device = w->device;
+    e->needs_room = 0;
+    sy_life_wanted(&e->life, w->named, now_us);
+    if (w->device != EXPERT_NO_DEVICE && before != SY_SHARD_ABSENT && before != SY_SHARD_FAILED)
+        move_to_device(self, shard, w->device);
+    if (w->unknown != NULL && e->life.state == SY_SHARD_ABSENT) {
+        char why[sizeof(e->reason)];
+        snprintf(why, sizeof(why), "this node has no device %.15s (it has: %.100s)", w->unknown,
+                 self->devices);
+        residency_reason(self, shard, why);
+        sy_life_failed(&e->life, now_us);
+    } else if (e->life.state == SY_SHARD_ABSENT || e->life.state == SY_SHARD_RESIDENT) {
+        residency_reason(self, shard, "");
     }
-    if (state == SY_SHARD_FAILED) {
-        set_state(self, i,
-                  SY_SHARD_ABSENT); /* wanted or not: another try, or nothing to tell any more */
-    } else if (state == SY_SHARD_RESIDENT && device == EXPERT_NO_DEVICE) {
-        set_state(self, i, SY_SHARD_LINGERING);
-    } else if ((state == SY_SHARD_LINGERING || state == SY_SHARD_RESIDENT) &&
-               device != EXPERT_NO_DEVICE) {
-        const int moved = atomic_exchange(&r->device[i], device) != device;
-        if (moved || state == SY_SHARD_LINGERING) set_state(self, i, SY_SHARD_RESIDENT);
-    }
+    if (e->life.state != before) residency_entered(self, shard);
+}
+
+/* What is being loaded and is wanted no more need not be finished: it was never served. Mutex held.
+ */
+static void stop_loads(residency *r)
+{
+    for (uint32_t i = 0; i < EXPERT_LOADERS_MAX; i++)
+        if (r->loader[i].busy)
+            atomic_store(&r->loader[i].stop, !r->shard[r->loader[i].shard].life.wanted);
 }
 
 void residency_placement(expert *self, sy_snapshot *snapshot)
 {
     residency *r = &self->residency;
+    const int64_t now_us = sy_clock_us();
+    wish *w = wishes_of(self, snapshot);
     uint32_t n_wanted = 0;
 
-    pthread_mutex_lock(&r->mutex);
-    r->placement_hash = sy_snapshot_hash(snapshot);
-    r->have_placement = 1;
-    for (uint32_t i = 0; i < n_shards(r); i++) {
-        const char *unknown = NULL;
-        const uint8_t device = wanted_device(
-            self, sy_snapshot_targets(snapshot, i / r->experts, i % r->experts), &unknown);
-        follow(self, i, device, device == EXPERT_NO_DEVICE ? unknown : NULL);
-        n_wanted += device != EXPERT_NO_DEVICE;
+    if (w == NULL) {
+        sy_log(SY_LOG_ERROR, "placement %016llx is not followed: no memory",
+               (unsigned long long)sy_snapshot_hash(snapshot));
+        return;
     }
-    pthread_cond_signal(&r->work);
-    pthread_mutex_unlock(&r->mutex);
-    sy_log(SY_LOG_INFO, "placement %016llx: %u shards are wanted here",
-           (unsigned long long)sy_snapshot_hash(snapshot), n_wanted);
+    residency_lock(self);
+    sy_snapshot_unref(r->snapshot);
+    r->snapshot = sy_snapshot_ref(snapshot);
+    r->placement_hash = sy_snapshot_hash(snapshot);
+    for (uint32_t i = 0; i < r->n_shards; i++) {
+        const uint32_t list = sy_snapshot_list_of(snapshot, i / r->experts, i % r->experts);
+        follow(self, i, &w[list], now_us);
+        n_wanted += w[list].device != EXPERT_NO_DEVICE;
+    }
+    stop_loads(r);
+    pthread_cond_broadcast(&r->work);
+    pthread_cond_signal(&r->leaving);
+    const uint32_t n_lingering = r->n_in_state[SY_SHARD_LINGERING];
+    residency_unlock(self);
+    free(w);
+    sy_log(SY_LOG_INFO, "placement %016llx: %u shards are wanted here, %u linger",
+           (unsigned long long)sy_snapshot_hash(snapshot), n_wanted, n_lingering);
+}
+
+/* ---- readiness ---- */
+
+/* Wanted, and neither in memory nor tried without success. Mutex held. */
+static uint32_t count_untried(const residency *r)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < r->n_shards; i++) {
+        const sy_life *life = &r->shard[i].life;
+        n += life->wanted && life->failures == 0 &&
+             (life->state == SY_SHARD_ABSENT || life->state == SY_SHARD_LOADING ||
+              life->state == SY_SHARD_VERIFYING);
+    }
+    return n;
+}
+
+/* Shards in no memory and why the first of them is not. Mutex held. */
+static void say_failed(const residency *r, sy_strbuf *why)
+{
+    uint32_t first = 0;
+
+    while (first < r->n_shards && r->shard[first].life.state != SY_SHARD_FAILED) first++;
+    if (first == r->n_shards) return;
+    sy_strbuf_printf(why, "%u shards failed; layer %u expert %u: %s",
+                     r->n_in_state[SY_SHARD_FAILED], first / r->experts, first % r->experts,
+                     r->shard[first].reason);
 }
 
 int residency_ready(expert *self, sy_strbuf *why)
 {
     residency *r = &self->residency;
-    uint32_t missing = 0, failed = 0, first = 0;
+    int ready = 0;
 
-    pthread_mutex_lock(&r->mutex);
-    for (uint32_t i = 0; i < n_shards(r); i++) {
-        const uint8_t state = atomic_load(&r->state[i]);
-        if (state == SY_SHARD_FAILED && failed++ == 0) first = i;
-        missing += r->wanted[i] != EXPERT_NO_DEVICE && state != SY_SHARD_RESIDENT &&
-                   state != SY_SHARD_FAILED;
-    }
-    if (!r->have_placement)
+    residency_lock(self);
+    if (r->snapshot == NULL) {
         sy_strbuf_puts(why, "no placement has been read from Redis yet");
-    else if (failed > 0)
-        sy_strbuf_printf(why, "%u shards failed; layer %u expert %u: %s", failed,
-                         first / r->experts, first % r->experts, r->reason[first]);
-    else if (missing > 0)
-        sy_strbuf_printf(why, "%u shards are being loaded", missing);
-    const int ready = r->have_placement && failed == 0 && missing == 0;
-    pthread_mutex_unlock(&r->mutex);
+    } else if (!r->first_load_done) {
+        const uint32_t untried = count_untried(r);
+        r->first_load_done = untried == 0;
+        if (untried > 0) sy_strbuf_printf(why, "%u shards are being loaded", untried);
+    }
+    if (r->first_load_done) {
+        /* Later failures are shown, but do not take away what is served: aggregators know each
+         * shard's state from their watch. */
+        ready = r->n_in_state[SY_SHARD_RESIDENT] + r->n_in_state[SY_SHARD_LINGERING] > 0 ||
+                r->n_in_state[SY_SHARD_FAILED] == 0;
+        if (!ready) say_failed(r, why);
+    }
+    residency_unlock(self);
     return ready;
-}
-
-/* ---- Watch ---- */
-
-/* Everything that is not absent. Mutex held, so that no change can fall between this and the first
- * delta. */
-static sy_status send_full(expert *self, sy_call *call)
-{
-    residency *r = &self->residency;
-    sy_shard_info *info = calloc(n_shards(r), sizeof(*info));
-    uint32_t n = 0;
-
-    if (info == NULL) return SY_ENOMEM;
-    for (uint32_t i = 0; i < n_shards(r); i++)
-        if (atomic_load(&r->state[i]) != SY_SHARD_ABSENT) info[n++] = info_of(self, i);
-    sy_status st = send_state(self, call, info, n, 1);
-    free(info);
-    return st;
-}
-
-void residency_watch_message(void *ctx, sy_call *call, sy_msg *msg)
-{
-    expert *self = ctx;
-    residency *r = &self->residency;
-    sy_model_query query;
-    sy_arena arena;
-    sy_error err = {0};
-    size_t n;
-    const sy_iov *iov = sy_msg_iov(msg, &n);
-
-    sy_error_clear(&err);
-    sy_arena_init(&arena, 1 << 16);
-    sy_status st = sy_wire_model_query_decode(&query, &arena, iov, n, &err);
-    if (st == SY_OK) st = sy_service_check_model(sy_model_name(self->model), query.model, &err);
-    sy_arena_free(&arena);
-    pthread_mutex_lock(&r->mutex);
-    if (st == SY_OK && r->n_watchers == EXPERT_WATCHERS_MAX)
-        st = sy_error_set(&err, SY_ELIMIT, "%d watchers are the limit", EXPERT_WATCHERS_MAX);
-    if (st == SY_OK && send_full(self, call) != SY_OK)
-        st = sy_error_set(&err, SY_ENOMEM, "no memory for the state");
-    if (st == SY_OK) r->watcher[r->n_watchers++] = sy_call_ref(call);
-    pthread_mutex_unlock(&r->mutex);
-    if (st != SY_OK) sy_call_finish(call, &err);
-}
-
-void residency_watch_end(void *ctx, sy_call *call, int cancelled)
-{
-    expert *self = ctx;
-    residency *r = &self->residency;
-
-    (void)cancelled;
-    pthread_mutex_lock(&r->mutex);
-    for (uint32_t i = r->n_watchers; i-- > 0;)
-        if (r->watcher[i] == call) drop_watcher(r, i);
-    pthread_mutex_unlock(&r->mutex);
 }
 
 /* ---- open, close ---- */
 
+static sy_status open_table(residency *r)
+{
+    r->state = calloc(r->n_shards, sizeof(*r->state));
+    r->device = calloc(r->n_shards, sizeof(*r->device));
+    r->shard = calloc(r->n_shards, sizeof(*r->shard));
+    r->changed = calloc(r->n_shards, sizeof(*r->changed));
+    if (r->state == NULL || r->device == NULL || r->shard == NULL || r->changed == NULL)
+        return SY_ENOMEM;
+    for (uint32_t i = 0; i < r->n_shards; i++) r->shard[i].wanted_device = EXPERT_NO_DEVICE;
+    r->n_in_state[SY_SHARD_ABSENT] = r->n_shards;
+    return SY_OK;
+}
+
 sy_status residency_open(expert *self, sy_error *err)
 {
     residency *r = &self->residency;
+    pthread_condattr_t monotonic;
+    sy_status st;
 
     r->layers = self->desc->n_layers;
     r->experts = self->desc->n_experts;
+    r->n_shards = r->layers * r->experts;
     pthread_mutex_init(&r->mutex, NULL);
-    pthread_cond_init(&r->work, NULL);
-    r->state = calloc(n_shards(r), sizeof(*r->state));
-    r->device = calloc(n_shards(r), sizeof(*r->device));
-    r->wanted = malloc(n_shards(r));
-    r->reason = calloc(n_shards(r), sizeof(*r->reason));
-    if (r->state == NULL || r->device == NULL || r->wanted == NULL || r->reason == NULL)
-        return sy_error_set(err, SY_ENOMEM, "no memory for the residency table");
-    memset(r->wanted, EXPERT_NO_DEVICE, n_shards(r));
-    if (pthread_create(&r->loader, NULL, loader_main, self) != 0)
-        return sy_error_set(err, SY_EIO, "no thread for the loader");
-    r->started = 1;
-    return SY_OK;
+    pthread_mutex_init(&r->pace_mutex, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->work, &monotonic);
+    pthread_cond_init(&r->leaving, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    st = open_table(r);
+    if (st != SY_OK) return sy_error_set(err, st, "no memory for the residency table");
+    SY_TRY(loader_open(self, err));
+    SY_TRY(custody_open(self, err));
+out:
+    return st;
 }
 
 void residency_close(expert *self)
 {
     residency *r = &self->residency;
 
-    if (r->started) {
-        pthread_mutex_lock(&r->mutex);
-        r->stopping = 1;
-        pthread_cond_signal(&r->work);
-        pthread_mutex_unlock(&r->mutex);
-        pthread_join(r->loader, NULL);
-    }
+    if (r->shard == NULL) return;
+    residency_lock(self);
+    r->stopping = 1;
+    for (uint32_t i = 0; i < EXPERT_LOADERS_MAX; i++) atomic_store(&r->loader[i].stop, 1);
+    pthread_cond_broadcast(&r->work);
+    pthread_cond_signal(&r->leaving);
+    residency_unlock(self);
+    loader_close(self);
+    custody_close(self);
+    sy_snapshot_unref(r->snapshot);
     free(r->state);
     free(r->device);
-    free(r->wanted);
-    free(r->reason);
+    free(r->shard);
+    free(r->changed);
 }

@@ -15,6 +15,7 @@ static sy_status open_model(router *self, const sy_service_options *o, sy_error 
     SY_TRY(sy_kernels_choose(&self->kernels, o->kernels, err));
     SY_TRY(sy_model_open(&self->model, o->model_dir, o->model_name, err));
     self->desc = sy_model_describe(self->model);
+    SY_TRY(sy_model_checkpoint_hash(&self->checkpoint_hash, self->model, err));
     SY_TRY(sy_router_open(&self->gates, self->model, self->kernels, err));
     sy_log(SY_LOG_INFO, "model %s: gates of %u layers, %llu KB, kernels %s",
            sy_model_name(self->model), self->desc->n_layers,
@@ -42,6 +43,8 @@ static sy_status start(router *self, const sy_service_options *o, sy_error *err)
         .tier = "router",
         .kind = SY_MEMBER_ROUTER,
         .structure_hash = sy_model_structure_hash(self->model),
+        .checkpoint_hash = self->checkpoint_hash,
+        .arithmetic = SY_ARITHMETIC,
         .server = {.methods = methods,
                    .n_methods = SY_COUNT_OF(methods),
                    .service_names = names,

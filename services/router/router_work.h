@@ -16,6 +16,7 @@ typedef struct router {
     sy_model *model;
     const sy_model_desc *desc;
     const sy_kernels *kernels;
+    uint64_t checkpoint_hash;
     sy_router *gates;
     sy_service *service;
     sy_queue *queue; /* of router_job */

@@ -36,11 +36,15 @@ AGAIN(forward_reply, sy_forward_reply)
 AGAIN(model_query, sy_model_query)
 AGAIN(model_description, sy_model_info)
 AGAIN(model_list, sy_model_list)
+AGAIN(fetch_request, sy_fetch_request)
+AGAIN(shard_chunk, sy_shard_chunk)
 
+/* New ones come last: the files of the corpus name theirs by its place. */
 static read_again *const decoders[] = {
     again_route_request, again_route_reply,      again_compute_request,   again_compute_reply,
     again_node_state,    again_generate_request, again_generate_reply,    again_forward_request,
     again_forward_reply, again_model_query,      again_model_description, again_model_list,
+    again_fetch_request, again_shard_chunk,
 };
 
 /* Pieces in blocks of exactly their size, so that a sanitizer sees a byte too many. */

@@ -128,6 +128,21 @@ class Cluster:
         found = self.placement_of(name).get("hash")
         return int(found, 16) if found else None
 
+    def json_of(self, name, path):
+        """What the process says at this path of its HTTP port; None while it does not answer."""
+        status, body = http_get(self.http(name), path)
+        return json.loads(body) if status == 200 else None
+
+    def shards_of(self, name):
+        """Every shard that is not absent on a node; None while the node does not answer."""
+        told = self.json_of(name, "/shards")
+        return told and told["shards"]
+
+    def nodes_of(self, aggregator):
+        """The expert nodes as an aggregator sees them."""
+        told = self.json_of(aggregator, "/nodes")
+        return told["nodes"] if told else []
+
     def metric(self, name, metric_name):
         return metric(self.http(name), metric_name)
 

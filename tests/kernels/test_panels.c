@@ -1,5 +1,5 @@
-/* Packed weights hold what the source held, whoever packs which panel; and implementations are
- * chosen by name. */
+/* Packed weights hold what the source held, whoever packs which panel, and give it back; and
+ * implementations are chosen by name. */
 #include "kernel_cases.h"
 
 static const sy_dtype dtypes[] = {SY_BF16, SY_F16, SY_F32};
@@ -42,6 +42,48 @@ static void check_packing(sy_dtype dtype, uint32_t n, uint32_t k)
         for (uint32_t j = 0; j < k; j++) assert_true(sy_panels_at(&padded, i, j) == 0.0f);
     free(memory);
     edge_close(&packed);
+}
+
+/* Rows [begin, end) into a buffer that ends with them, at an odd address when that is possible. */
+static void check_unpacking(const sy_panels *w, const uint8_t *source, uint32_t begin, uint32_t end)
+{
+    const size_t row_bytes = w->k * sy_dtype_bytes(w->dtype);
+    edge_buffer rows = edge_open((end - begin) * row_bytes, 0);
+
+    sy_panels_unpack(rows.data, w, begin, end);
+    edge_check(&rows);
+    if (memcmp(rows.data, source + begin * row_bytes, (end - begin) * row_bytes) != 0)
+        fail_msg("%s [%u,%u]: rows %u to %u are not the source's", sy_dtype_name(w->dtype), w->n,
+                 w->k, begin, end);
+    edge_close(&rows);
+}
+
+static void unpacked_rows_are_the_source(void **state)
+{
+    static const uint32_t sizes[] = {1, 15, 16, 17, 33, 63, 64, 65, 130};
+    test_random r = {TEST_SEED};
+
+    (void)state;
+    for (size_t d = 0; d < SY_COUNT_OF(dtypes); d++)
+        for (size_t i = 0; i < SY_COUNT_OF(sizes) * SY_COUNT_OF(sizes); i++) {
+            const uint32_t n = sizes[i / SY_COUNT_OF(sizes)], k = sizes[i % SY_COUNT_OF(sizes)];
+            const size_t source_bytes = (size_t)n * k * sy_dtype_bytes(dtypes[d]);
+            uint8_t *source = malloc(source_bytes);
+            void *packed = aligned_alloc(64, (sy_panels_bytes(dtypes[d], n, k) + 63) / 64 * 64);
+            const sy_panels w = {packed, dtypes[d], n, k};
+
+            assert_true(source != NULL && packed != NULL);
+            for (size_t b = 0; b < source_bytes; b++) source[b] = (uint8_t)random_u32(&r);
+            sy_panels_pack(packed, source, dtypes[d], n, k, 0, sy_panels_count(n));
+            check_unpacking(&w, source, 0, n);
+            check_unpacking(&w, source, n, n);
+            for (int part = 0; part < 8; part++) {
+                const uint32_t begin = random_u32(&r) % n;
+                check_unpacking(&w, source, begin, begin + 1 + random_u32(&r) % (n - begin));
+            }
+            free(source);
+            free(packed);
+        }
 }
 
 static void packed_elements_are_the_source(void **state)
@@ -122,6 +164,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_elements_are_the_source),
+        cmocka_unit_test(unpacked_rows_are_the_source),
         cmocka_unit_test(a_line_of_bf16_holds_the_columns_in_pairs),
         cmocka_unit_test(sizes_that_do_not_fit_are_zero),
         cmocka_unit_test(implementations_are_found_by_name),

@@ -377,6 +377,7 @@ static void a_second_signal_ends_the_process(void **state)
         sy_control *control;
 
         seen_init(&s);
+        sy_control_block_signals(); /* as in a program: the loop's thread alone takes them */
         if (sy_control_open(&control, &config, NULL) != SY_OK) _exit(3);
         if (sy_control_every(control, 10000, tick, &s) != SY_OK) _exit(3);
         kill(getpid(), SIGTERM);

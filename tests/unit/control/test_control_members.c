@@ -1,39 +1,18 @@
 /* test_control_members.c - leases: a process announces itself, others see it come and go, and an
  * outage of Redis makes nobody vanish. */
-#include "control_seen.h"
+#include "control_fixture.h"
 
 #include "sy_clock.h"
 
-#define PLACEMENT "switchyard:{trio}:placement"
-#define LEASE     "switchyard:nodes:expert-0"
+#define LEASE "switchyard:nodes:expert-0"
 
 #define CHECK_US      20000
 #define LONG_LEASE_US 3600000000ll /* never renewed, never over, in the time of a test */
 
-typedef struct fixture {
-    test_redis redis;
-    seen seen;
-} fixture;
-
-static int set_up(void **state)
+static int set_up_started(void **state)
 {
-    fixture *f = calloc(1, sizeof(*f));
-
-    assert_non_null(f);
-    seen_init(&f->seen);
-    test_redis_open(&f->redis);
-    test_redis_start(&f->redis);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    test_redis_close(&f->redis);
-    pthread_mutex_destroy(&f->seen.mutex);
-    free(f);
+    set_up(state);
+    test_redis_start(&((fixture *)*state)->redis);
     return 0;
 }
 
@@ -72,6 +51,8 @@ static sy_member member_named(const char *name)
         .state = "serving",
         .version = "0.1.0",
         .structure_hash = "0123456789abcdef",
+        .checkpoint_hash = "fedcba9876543210",
+        .arithmetic = "f32-chain/1",
         .pid = 4711,
     };
 
@@ -97,7 +78,7 @@ static void an_announced_member_arrives_whole(void **state)
     WAIT_FOR(node_names_are(f, "expert-0"));
     got = seen_member(&f->seen, SY_MEMBER_NODE, 0);
     assert_memory_equal(&got, &self, sizeof(self));
-    assert_int_equal(test_redis_do(&f->redis, "HLEN %s", LEASE), 8);
+    assert_int_equal(test_redis_do(&f->redis, "HLEN %s", LEASE), 10);
     assert_in_range(test_redis_do(&f->redis, "PTTL %s", LEASE), 1, LONG_LEASE_US / 1000);
     strcpy(changed.state, "draining");
     assert_int_equal(sy_control_announce(holder, SY_MEMBER_NODE, &changed), SY_OK);
@@ -161,7 +142,7 @@ static void a_withdrawn_member_is_gone_at_once(void **state)
     sy_control *watcher = open_watcher(f, LONG_LEASE_US);
     sy_control *holder = open_holder(f, LONG_LEASE_US);
 
-    test_redis_do(&f->redis, "HSET %s */* expert-0/cpu:0", PLACEMENT);
+    test_redis_do(&f->redis, "HSET %s */* expert-0/cpu:0", KEY);
     WAIT_FOR(sy_control_redis_up(holder));
     assert_int_equal(sy_control_announce(holder, SY_MEMBER_NODE, &self), SY_OK);
     WAIT_FOR(node_names_are(f, "expert-0"));
@@ -274,20 +255,123 @@ static void the_documented_permissions_suffice(void **state)
     sy_control *control;
 
     test_redis_do(&f->redis,
-                  "ACL SETUSER switchyard on >pw ~switchyard:* &__keyspace@*__:switchyard:* +ping "
-                  "+select +subscribe +hgetall +hmget +hset +pexpire +del +exists +scan +multi "
-                  "+exec +config|get +config|set");
+                  "ACL SETUSER switchyard on >pw ~switchyard:* resetchannels "
+                  "&__keyspace@*__:switchyard:* &__redis__:invalidate &switchyard:members +ping "
+                  "+select +role +subscribe +publish +client|id +client|tracking +hgetall +hmget "
+                  "+hset +pexpire +del +exists +scan +multi +exec +config|get +config|set");
     snprintf(address, sizeof(address), "unix://switchyard:pw@%s?db=0", f->redis.socket);
     control = seen_open(&config);
     assert_int_equal(sy_control_announce(control, SY_MEMBER_NODE, &self), SY_OK);
     WAIT_FOR(node_names_are(f, "expert-0"));
-    WAIT_FOR(test_redis_do(&f->redis, "PUBSUB CHANNELS __keyspace@0__:*") == 1);
-    test_redis_do(&f->redis, "HSET %s */* expert-0/cpu:0", PLACEMENT);
+    WAIT_FOR(hints_of(control) == (SY_HINT_TRACKING | SY_HINT_NOTIFICATIONS | SY_HINT_MEMBERS));
+    test_redis_do(&f->redis, "HSET %s */* expert-0/cpu:0", KEY);
     WAIT_FOR(is_at(control, 0, 0, "expert-0/cpu:0"));
     sy_control_withdraw(control);
     WAIT_FOR(node_names_are(f, ""));
     sy_control_close(control);
     assert_int_equal(test_redis_do(&f->redis, "ACL LOG"), 0);
+}
+
+/* Nothing but what reading a placement and leases takes: no hints, no lease of its own. */
+static void fewer_permissions_are_enough_to_follow(void **state)
+{
+    fixture *f = *state;
+    const sy_member self = member_named("expert-0");
+    char address[160];
+    sy_control_config config = {
+        .redis = address,
+        .model = "trio",
+        .layers = 1,
+        .experts = 1,
+        .watch_nodes = 1,
+        .check_us = CHECK_US,
+        .lease_us = 100000,
+        .ctx = &f->seen,
+        .on_members = seen_members,
+    };
+    const double errors_before = redis_errors();
+    sy_control *control;
+
+    test_redis_do(&f->redis, "ACL SETUSER guest on >pw ~switchyard:* resetchannels +ping +hgetall "
+                             "+exists +scan");
+    snprintf(address, sizeof(address), "unix://guest:pw@%s", f->redis.socket);
+    control = seen_open(&config);
+    assert_int_equal(sy_control_announce(control, SY_MEMBER_NODE, &self), SY_OK);
+    test_redis_do(&f->redis, "HSET switchyard:nodes:other address unix:/x");
+    test_redis_do(&f->redis, "HSET %s */* other/cpu:0", KEY);
+    WAIT_FOR(node_names_are(f, "other"));
+    WAIT_FOR(is_at(control, 0, 0, "other/cpu:0"));
+    WAIT_FOR(redis_errors() > errors_before + 10); /* refusals, again and again, do no harm */
+    assert_true(sy_control_redis_up(control));
+    assert_int_equal(hints_of(control), 0);
+    test_redis_do(&f->redis, "HSET %s */* other/cpu:1", KEY);
+    WAIT_FOR(is_at(control, 0, 0, "other/cpu:1"));
+    sy_control_close(control);
+}
+
+/* ---- heard of at once ---- */
+
+static sy_control *open_listener(fixture *f)
+{
+    const sy_control_config config = {
+        .redis = f->redis.address,
+        .watch_nodes = 1,
+        .watch_routers = 1,
+        .check_us = NEVER_CHECK_US,
+        .lease_us = LONG_LEASE_US,
+        .ctx = &f->seen,
+        .on_members = seen_members,
+    };
+    sy_control *control = seen_open(&config);
+
+    WAIT_FOR(hints_of(control) == SY_HINT_MEMBERS);
+    return control;
+}
+
+static void members_are_heard_of_without_a_check(void **state)
+{
+    fixture *f = *state;
+    sy_member self = member_named("expert-0");
+    const sy_member router = member_named("router-0");
+    sy_control *watcher = open_listener(f);
+    sy_control *holder = open_holder(f, LONG_LEASE_US);
+    sy_control *other = open_holder(f, LONG_LEASE_US);
+    sy_member got;
+
+    assert_int_equal(sy_control_announce(holder, SY_MEMBER_NODE, &self), SY_OK);
+    WAIT_FOR(node_names_are(f, "expert-0"));
+    assert_int_equal(sy_control_announce(other, SY_MEMBER_ROUTER, &router), SY_OK);
+    WAIT_FOR(seen_names_are(&f->seen, SY_MEMBER_ROUTER, "router-0"));
+    for (int i = 0; i < 200; i++) { /* the last of a burst is not lost */
+        snprintf(self.state, sizeof(self.state), "state-%d", i);
+        assert_int_equal(sy_control_announce(holder, SY_MEMBER_NODE, &self), SY_OK);
+    }
+    WAIT_FOR((got = seen_member(&f->seen, SY_MEMBER_NODE, 0), strcmp(got.state, "state-199") == 0));
+    sy_control_withdraw(holder);
+    WAIT_FOR(node_names_are(f, ""));
+    sy_control_close(other);
+    WAIT_FOR(seen_names_are(&f->seen, SY_MEMBER_ROUTER, ""));
+    sy_control_close(holder);
+    sy_control_close(watcher);
+}
+
+static void odd_messages_to_watchers_only_make_them_look(void **state)
+{
+    fixture *f = *state;
+    sy_control *watcher = open_listener(f);
+    char big[4096];
+
+    memset(big, 'n', sizeof(big));
+    test_redis_do(&f->redis, "HSET %s address unix:/x", LEASE);
+    test_redis_do(&f->redis, "PUBLISH switchyard:members %b", "", (size_t)0);
+    WAIT_FOR(node_names_are(f, "expert-0"));
+    test_redis_do(&f->redis, "PUBLISH switchyard:members %b", big, sizeof(big));
+    test_redis_do(&f->redis, "PUBLISH switchyard:members %b", "nodes\0\r\n", (size_t)8);
+    test_redis_do(&f->redis, "HSET switchyard:nodes:expert-1 address unix:/y");
+    test_redis_do(&f->redis, "PUBLISH switchyard:members aggregators:a");
+    test_redis_do(&f->redis, "PUBLISH switchyard:members nodes:whoever");
+    WAIT_FOR(node_names_are(f, "expert-0 expert-1"));
+    sy_control_close(watcher);
 }
 
 /* ---- outages ---- */
@@ -299,7 +383,7 @@ static void members_stay_while_redis_is_away_and_after_it_returns_empty(void **s
     sy_control *watcher = open_watcher(f, LONG_LEASE_US);
     sy_control *holder = open_holder(f, 3000);
 
-    test_redis_do(&f->redis, "HSET %s */* expert-0/cpu:0", PLACEMENT);
+    test_redis_do(&f->redis, "HSET %s */* expert-0/cpu:0", KEY);
     test_redis_do(&f->redis, "HSET switchyard:nodes:other address unix:/other");
     assert_int_equal(sy_control_announce(holder, SY_MEMBER_NODE, &self), SY_OK);
     WAIT_FOR(node_names_are(f, "expert-0 other"));
@@ -346,7 +430,7 @@ static void the_grace_after_an_outage_ends(void **state)
     fixture *f = *state;
     sy_control *watcher = open_watcher(f, 100000);
 
-    test_redis_do(&f->redis, "HSET %s */* expert-0/cpu:0", PLACEMENT);
+    test_redis_do(&f->redis, "HSET %s */* expert-0/cpu:0", KEY);
     test_redis_do(&f->redis, "HSET %s address unix:/x", LEASE);
     WAIT_FOR(node_names_are(f, "expert-0"));
     test_redis_kill(&f->redis);
@@ -363,7 +447,7 @@ static void an_emptied_redis_makes_nobody_vanish(void **state)
     sy_control *watcher = open_watcher(f, lease_us);
     int64_t wiped_us;
 
-    test_redis_do(&f->redis, "HSET %s */* expert-0/cpu:0", PLACEMENT);
+    test_redis_do(&f->redis, "HSET %s */* expert-0/cpu:0", KEY);
     test_redis_do(&f->redis, "HSET %s address unix:/x", LEASE);
     WAIT_FOR(node_names_are(f, "expert-0"));
     wiped_us = sy_clock_us();
@@ -376,7 +460,7 @@ static void an_emptied_redis_makes_nobody_vanish(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_started, tear_down)
         TEST(an_announced_member_arrives_whole),
         TEST(kinds_are_kept_apart_and_names_in_order),
         TEST(a_lease_is_renewed_beyond_its_time),
@@ -387,6 +471,9 @@ int main(void)
         TEST(odd_leases_are_ignored),
         TEST(leases_are_found_among_many_other_keys),
         TEST(the_documented_permissions_suffice),
+        TEST(fewer_permissions_are_enough_to_follow),
+        TEST(members_are_heard_of_without_a_check),
+        TEST(odd_messages_to_watchers_only_make_them_look),
         TEST(members_stay_while_redis_is_away_and_after_it_returns_empty),
         TEST(members_stay_after_an_outage_where_no_placement_is_followed),
         TEST(the_grace_after_an_outage_ends),

@@ -1,16 +1,13 @@
 /* test_control_peers.c - what answers at the Redis address is not a Redis: nobody home, a black
  * hole, a liar. The process lives on, says that Redis is away, and closes without waiting. */
-#include "control_seen.h"
+#include "control_fixture.h"
 
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdatomic.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 #include "sy_clock.h"
-#include "sy_metrics.h"
 
 #define CLOSE_MAX_US 20000000 /* a wait for an answer that never comes would be far longer */
 
@@ -21,6 +18,7 @@ typedef struct liar {
     char path[96];
     const char *line; /* NULL: says nothing, and does not even accept */
     size_t line_bytes;
+    int hangs_up; /* after the first line */
     _Atomic int stop;
     _Atomic int n_said;
     pthread_t thread;
@@ -64,20 +62,27 @@ static void *lie(void *arg)
         }
         if (fds[0].revents != 0 && n < SY_COUNT_OF(fds)) {
             fds[n] = (struct pollfd){.fd = accept(self->fd, NULL, NULL), .events = POLLIN};
-            if (fds[n].fd >= 0) say(fds[n++].fd, self);
+            if (fds[n].fd < 0) continue;
+            say(fds[n].fd, self);
+            if (self->hangs_up) {
+                close(fds[n].fd);
+            } else {
+                n++;
+            }
         }
     }
     while (n > 1) close(fds[--n].fd);
     return NULL;
 }
 
-static void liar_open(liar *self, const char *line, size_t line_bytes)
+static void liar_open(liar *self, const char *line, size_t line_bytes, int hangs_up)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
 
     memset(self, 0, sizeof(*self));
     self->line = line;
     self->line_bytes = line_bytes;
+    self->hangs_up = hangs_up;
     snprintf(self->path, sizeof(self->path), "/tmp/sy-test-liar-%d.sock", (int)getpid());
     snprintf(self->address, sizeof(self->address), "unix:%s", self->path);
     memcpy(name.sun_path, self->path, sizeof(self->path));
@@ -94,11 +99,6 @@ static void liar_close(liar *self)
     if (self->line != NULL) pthread_join(self->thread, NULL);
     close(self->fd);
     unlink(self->path);
-}
-
-static double redis_errors(void)
-{
-    return sy_metric_value(sy_metric_counter("switchyard_redis_errors_total", "", NULL));
 }
 
 static sy_control *open_at(const char *address)
@@ -153,7 +153,7 @@ static void lies_are_survived_and_never_taken_for_redis(void **state)
         sy_control *control;
         liar peer;
 
-        liar_open(&peer, lies[i].line, lies[i].n);
+        liar_open(&peer, lies[i].line, lies[i].n, 0);
         control = open_at(peer.address);
         WAIT_FOR(redis_errors() >= before + 2);
         assert_false(sy_control_redis_up(control));
@@ -189,13 +189,43 @@ static void a_liar_that_passes_the_login_is_survived(void **state)
         sy_control *control;
         liar peer;
 
-        liar_open(&peer, lies[i].line, lies[i].n);
+        liar_open(&peer, lies[i].line, lies[i].n, 0);
         control = open_at(peer.address);
         /* Some are found out; with some it goes on for ever, to no effect. */
         WAIT_FOR(redis_errors() >= before + 2 || atomic_load(&peer.n_said) >= 50);
         snapshot = sy_control_snapshot(control);
         if (snapshot != NULL) assert_null(sy_snapshot_targets(snapshot, 0, 0));
         sy_snapshot_unref(snapshot);
+        assert_closes_soon(control);
+        liar_close(&peer);
+    }
+}
+
+/* The login passes, and what follows stops in the middle of a placement, a number, a length. */
+static void half_an_answer_is_no_answer(void **state)
+{
+    static const struct {
+        const char *line;
+        size_t n;
+    } halves[] = {
+        LIE("+PONG\r\n"),
+        LIE("+PONG\r\n*2\r\n$3\r\n0/0\r\n$7\r\na/cpu"),
+        LIE("+PONG\r\n*2\r\n$3\r\n0/0\r\n"),
+        LIE("+PONG\r\n*2\r\n$"),
+        LIE("+PONG\r\n*2"),
+        LIE("+PO"),
+    };
+
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT_OF(halves); i++) {
+        const double before = redis_errors();
+        sy_control *control;
+        liar peer;
+
+        liar_open(&peer, halves[i].line, halves[i].n, 1);
+        control = open_at(peer.address);
+        WAIT_FOR(redis_errors() >= before + 3);
+        assert_null(sy_control_snapshot(control));
         assert_closes_soon(control);
         liar_close(&peer);
     }
@@ -208,7 +238,7 @@ static void a_black_hole_is_given_up_and_tried_again(void **state)
     liar peer;
 
     (void)state;
-    liar_open(&peer, NULL, 0); /* the kernel accepts, nobody reads */
+    liar_open(&peer, NULL, 0, 0); /* the kernel accepts, nobody reads */
     control = open_at(peer.address);
     WAIT_FOR(redis_errors() >= before + 4); /* both connections, twice */
     assert_false(sy_control_redis_up(control));
@@ -253,18 +283,6 @@ static void nobody_at_a_tcp_port_is_an_outage(void **state)
         assert_false(sy_control_redis_up(control));
         assert_closes_soon(control);
     }
-}
-
-static int free_port(void)
-{
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof(name);
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-
-    assert_int_equal(bind(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &n), 0);
-    close(fd);
-    return ntohs(name.sin_port);
 }
 
 static int localhost_has(const char *address)
@@ -337,6 +355,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lies_are_survived_and_never_taken_for_redis),
         cmocka_unit_test(a_liar_that_passes_the_login_is_survived),
+        cmocka_unit_test(half_an_answer_is_no_answer),
         cmocka_unit_test(a_black_hole_is_given_up_and_tried_again),
         cmocka_unit_test(a_stopped_redis_is_noticed_and_does_not_hold_up_the_end),
         cmocka_unit_test(nobody_at_a_tcp_port_is_an_outage),

@@ -1,57 +1,6 @@
 /* test_control_placement.c - an operator edits the placement hash of a real Redis while a process
  * follows it, and Redis has every kind of bad day. */
-#include "control_seen.h"
-#include "sy_metrics.h"
-
-#define KEY "switchyard:{trio}:placement"
-
-/* A check an hour: only a notification can bring an edit. */
-#define NEVER_CHECK_US 3600000000ll
-
-typedef struct fixture {
-    test_redis redis;
-    seen seen;
-} fixture;
-
-static int set_up(void **state)
-{
-    fixture *f = calloc(1, sizeof(*f));
-
-    assert_non_null(f);
-    seen_init(&f->seen);
-    test_redis_open(&f->redis);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    assert_int_equal(f->seen.n_repeated_epochs, 0);
-    test_redis_close(&f->redis);
-    pthread_mutex_destroy(&f->seen.mutex);
-    free(f);
-    return 0;
-}
-
-static sy_control_config config_of(fixture *f, int64_t check_us)
-{
-    return (sy_control_config){
-        .redis = f->redis.address,
-        .model = "trio",
-        .layers = 2,
-        .experts = 3,
-        .check_us = check_us,
-        .ctx = &f->seen,
-        .on_placement = seen_placement,
-    };
-}
-
-static double redis_errors(void)
-{
-    return sy_metric_value(sy_metric_counter("switchyard_redis_errors_total", "", NULL));
-}
+#include "control_fixture.h"
 
 static void an_edit_is_seen_by_notification_alone(void **state)
 {

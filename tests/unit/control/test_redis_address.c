@@ -116,12 +116,58 @@ static void keys_are_those_of_the_contract(void **state)
     assert_int_equal(sy_key_member(key, 10, SY_MEMBER_NODE, "expert-0"), SY_ELIMIT);
 }
 
+static void several_addresses_are_separated_by_commas(void **state)
+{
+    sy_redis_address got[SY_REDIS_ADDRESSES_MAX];
+    sy_error err;
+    size_t n;
+
+    (void)state;
+    assert_int_equal(sy_redis_addresses_parse(got, SY_COUNT_OF(got), &n, "a:1", &err), SY_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(sy_redis_addresses_parse(got, SY_COUNT_OF(got), &n,
+                                              "redis://:p%2cw@a:1/3,b:2,unix:/x", &err),
+                     SY_EINVAL); /* databases 3, 0, 0 */
+    assert_int_equal(
+        sy_redis_addresses_parse(got, SY_COUNT_OF(got), &n, "redis://:p%2cw@a:1,b:2,unix:/x", &err),
+        SY_OK);
+    assert_int_equal(n, 3);
+    assert_string_equal(got[0].password, "p,w");
+    assert_string_equal(got[1].host, "b");
+    assert_int_equal(got[1].port, 2);
+    assert_string_equal(got[2].path, "/x");
+}
+
+static void lists_of_addresses_with_a_fault_are_refused(void **state)
+{
+    static const char *const bad[] = {
+        "",         ",",         "a:1,",           ",a:1",
+        "a:1,,b:2", "a:1,b :2,", "a:1,rediss://b", "a:1,a:2,a:3,a:4,a:5,a:6,a:7,a:8,a:9",
+    };
+    char huge[4096];
+    sy_redis_address got[SY_REDIS_ADDRESSES_MAX];
+    sy_error err;
+    size_t n;
+
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT_OF(bad); i++) {
+        if (sy_redis_addresses_parse(got, SY_COUNT_OF(got), &n, bad[i], &err) != SY_EINVAL) {
+            fail_msg("'%s' is taken", bad[i]);
+        }
+    }
+    memset(huge, 'a', sizeof(huge) - 1);
+    huge[sizeof(huge) - 1] = '\0';
+    assert_int_equal(sy_redis_addresses_parse(got, SY_COUNT_OF(got), &n, huge, &err), SY_EINVAL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(addresses_of_every_kind_are_read),
         cmocka_unit_test(other_addresses_are_refused_without_telling_the_password),
         cmocka_unit_test(keys_are_those_of_the_contract),
+        cmocka_unit_test(several_addresses_are_separated_by_commas),
+        cmocka_unit_test(lists_of_addresses_with_a_fault_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

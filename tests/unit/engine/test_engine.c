@@ -19,6 +19,8 @@ typedef struct faulty_moe {
     sy_moe real;
     _Atomic uint64_t bad_request;
     _Atomic int fail_all;
+    _Atomic int
+        degrade;      /* rows that may degrade do, in layer 1; every row has other weights there */
     _Atomic int hold; /* calls wait while it is set: keeps the engine busy without a clock */
 } faulty_moe;
 
@@ -30,6 +32,8 @@ static sy_status faulty_layer(void *ctx, sy_moe_call *call)
     while (f->hold) sched_yield();
     if (f->fail_all) return sy_error_set(&call->error, SY_EUNAVAILABLE, "no router answers");
     sy_status st = f->real.layer(f->real.ctx, call);
+    for (uint32_t t = 0; f->degrade && call->layer == 1 && t < call->n_rows; t++)
+        call->note[t] |= SY_MOE_OTHER_WEIGHTS | (call->may_degrade[t] ? SY_MOE_DEGRADED : 0);
     for (uint32_t t = 0; t < call->n_rows; t++)
         if (call->request[t] == f->bad_request && call->layer == 2) {
             memset(call->y + (size_t)t * 192, 0xff,
@@ -342,6 +346,36 @@ static void fewer_experts_per_token_is_another_answer_and_does_not_touch_neighbo
     test_model_close(&f.m);
 }
 
+static void rows_that_are_not_exact_are_counted_for_their_own_request(void **state)
+{
+    fixture f;
+    sy_gen_params p = test_params(NULL, prompt, N_PROMPT, 8);
+    test_output *may, *may_not, *exact;
+
+    (void)state;
+    open_faulty(&f, (sy_engine_config){0});
+    exact = submit(&f.m, &p, NULL);
+    test_wait(exact);
+    f.moe.degrade = 1;
+    f.moe.hold = 1;
+    may_not = submit(&f.m, &p, NULL);
+    p.degraded = 1;
+    may = submit(&f.m, &p, NULL);
+    f.moe.hold = 0;
+    test_wait(may);
+    test_wait(may_not);
+    /* One layer of prompt and tokens; the last token is drawn and never computed. */
+    assert_int_equal(may->stats.degraded_rows, N_PROMPT + 7);
+    assert_int_equal(may->stats.other_weights_rows, N_PROMPT + 7);
+    assert_int_equal(may_not->stats.degraded_rows, 0);
+    assert_int_equal(may_not->stats.other_weights_rows, N_PROMPT + 7);
+    assert_int_equal(exact->stats.degraded_rows + exact->stats.other_weights_rows, 0);
+    release(may);
+    release(may_not);
+    release(exact);
+    test_model_close(&f.m);
+}
+
 static void logprobs_are_of_the_unmodified_logits(void **state)
 {
     fixture f;
@@ -376,6 +410,7 @@ int main(void)
         cmocka_unit_test(text_ends_before_a_stop_text_and_never_shows_a_part_of_it),
         cmocka_unit_test(the_same_seed_gives_the_same_text_alone_and_in_company),
         cmocka_unit_test(fewer_experts_per_token_is_another_answer_and_does_not_touch_neighbours),
+        cmocka_unit_test(rows_that_are_not_exact_are_counted_for_their_own_request),
         cmocka_unit_test(logprobs_are_of_the_unmodified_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -148,6 +148,9 @@ static void values_of_the_grammar_are_read_and_written_back(void **state)
         {"expert-a/cpu:0 expert-b/cpu:0@shadow", NULL, 2},
         {"A.b_c-9/cuda:0", NULL, 1},
         {"  a/cpu:0   b/cpu:0 ", "a/cpu:0 b/cpu:0", 2},
+        {"expert-b/cpu:0!", NULL, 1},
+        {"a/cpu:0@95 b/cpu:0@5!", NULL, 2},
+        {"a/cpu:0!  b/cpu:0@shadow! ", "a/cpu:0! b/cpu:0@shadow!", 2},
     };
 
     (void)state;
@@ -172,7 +175,7 @@ static void values_of_the_grammar_are_read_and_written_back(void **state)
 
 static void the_parts_of_a_target_are_told_apart(void **state)
 {
-    static const char text[] = "expert-a/cpu:0@95 expert-b/cuda:1@5 c/cpu:2@shadow";
+    static const char text[] = "expert-a/cpu:0@95 expert-b/cuda:1@5! c/cpu:2@shadow";
     sy_target_list list;
 
     (void)state;
@@ -183,6 +186,9 @@ static void the_parts_of_a_target_are_told_apart(void **state)
     assert_int_equal(list.target[0].shadow, 0);
     assert_string_equal(list.target[1].device, "cuda:1");
     assert_int_equal(list.target[1].share, 5);
+    assert_int_equal(list.target[0].any_weights, 0);
+    assert_int_equal(list.target[1].any_weights, 1);
+    assert_int_equal(list.target[2].any_weights, 0);
     assert_string_equal(list.target[2].node, "c");
     assert_int_equal(list.target[2].share, 0);
     assert_int_equal(list.target[2].shadow, 1);
@@ -228,6 +234,16 @@ static void other_values_are_refused_with_a_sentence(void **state)
         {"a/cpu:0@shadow b/cpu:0@shadow", "only shadow targets"},
         {"a/cpu:0 a/cpu:0", "a/cpu:0 is named twice"},
         {"a/cpu:0 b/cpu:0 a/cpu:0@shadow", "a/cpu:0 is named twice"},
+        {"a/cpu:0!!", "the target 'a/cpu:0!!' has a '!' too many or in another place than its end"},
+        {"a/cpu:0!@5", "'a/cpu:0!@5' has a '!' too many or in another place"},
+        {"a/cpu:0@5!0", "'a/cpu:0@5!0' has a '!' too many or in another place"},
+        {"a!/cpu:0!", "'a!/cpu:0!' has a '!' too many or in another place"},
+        {"!a/cpu:0", "'!a/cpu:0' has a '!' too many or in another place"},
+        {"a/cpu:0 !", "the target '!' is not NODE/DEVICE"},
+        {"a/cpu:0@!", "the share ''"},
+        {"a/!", "the device ''"},
+        {"a/cpu:0 a/cpu:0!", "a/cpu:0 is named twice"},
+        {"a/cpu:0@shadow!", "only shadow targets"},
         {"a/cpu:0\tb/cpu:0", "the device 'cpu:0\\x09b/cpu:0'"},
         {"a/cpu:0\n", "the device 'cpu:0\\x0a'"},
         {"\xc3\xbc/cpu:0", "the node name '\\xc3\\xbc'"},
@@ -297,7 +313,7 @@ static void the_longest_list_survives_the_way_back(void **state)
     (void)state;
     for (int i = 0; i < SY_TARGETS_MAX; i++) {
         n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%063d/cuda:1000%s", i > 0 ? " " : "",
-                              i, i > 0 ? "@shadow" : "@100");
+                              i, i > 0 ? "@shadow!" : "@100!");
     }
     assert_int_equal(parse_targets(&list, text, n, NULL), SY_OK);
     assert_int_equal(sy_targets_format(back, sizeof(back), &list), n);

@@ -81,6 +81,20 @@ static void a_share_falls_to_the_usable_ones_and_the_others_stay(void **state)
     }
 }
 
+/* "!" is about weights; who checks them says "usable" or not. */
+static void the_mark_for_any_weights_moves_nobody(void **state)
+{
+    const sy_target_list plain = parse("a/cpu:0@95 b/cpu:0@5 c/cpu:0@shadow");
+    const sy_target_list marked = parse("a/cpu:0@95! b/cpu:0@5! c/cpu:0@shadow!");
+    const sy_candidate all[SY_TARGETS_MAX] = {{1, 0}, {1, 0}, {1, 0}};
+
+    (void)state;
+    for (uint64_t request = 0; request < N_REQUESTS; request++) {
+        assert_int_equal(sy_placement_pick(&marked, all, request, 3, 17),
+                         sy_placement_pick(&plain, all, request, 3, 17));
+    }
+}
+
 static void the_same_question_has_the_same_answer(void **state)
 {
     const sy_target_list list = parse("a/cpu:0@50 b/cpu:0@50");
@@ -178,7 +192,8 @@ static void a_spread_stops_at_the_first_failure(void **state)
 
 static void a_spread_over_no_or_odd_devices_is_refused(void **state)
 {
-    static const char *const odd[][1] = {{"a"}, {""}, {"a/cpu:0@100"}, {"a/cpu:0 b/cpu:0"}};
+    static const char *const odd[][1] = {
+        {"a"}, {""}, {"a/cpu:0@100"}, {"a/cpu:0!"}, {"a/cpu:0 b/cpu:0"}};
     spread_log log = {.fail_at = SIZE_MAX};
 
     (void)state;
@@ -194,6 +209,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_are_kept_for_every_expert),
         cmocka_unit_test(a_share_falls_to_the_usable_ones_and_the_others_stay),
+        cmocka_unit_test(the_mark_for_any_weights_moves_nobody),
         cmocka_unit_test(the_same_question_has_the_same_answer),
         cmocka_unit_test(without_shares_the_less_busy_of_two_is_chosen),
         cmocka_unit_test(an_empty_list_has_nobody),

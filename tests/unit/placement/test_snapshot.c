@@ -1,5 +1,6 @@
 /* test_snapshot.c - what is in force after each edit of the placement hash, seen through
  * sy_snapshot_targets. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -244,15 +245,72 @@ static void epoch_and_hash_change_with_the_targets_and_with_nothing_else(void **
 }
 
 /* The recipe of docs/placement.md, so that scripts may compute it. */
-static void the_hash_is_that_of_the_documented_lines(void **state)
+static void the_hash_is_the_documented_sum(void **state)
 {
-    static const char lines[] =
-        "0/0 a/cpu:0\n0/1 b/cpu:0@5 a/cpu:0@95\n0/2 a/cpu:0\n1/2 c/cuda:1\n";
-    sy_snapshot *snapshot = BUILD(NULL, "0/*=a/cpu:0", "0/1=b/cpu:0@5  a/cpu:0@95", "1/2=c/cuda:1");
+    static const struct {
+        uint64_t layer, expert;
+        const char *targets;
+    } line[] = {
+        {0, 0, "a/cpu:0"}, {0, 1, "b/cpu:0@5! a/cpu:0@95"}, {0, 2, "a/cpu:0"}, {1, 2, "c/cuda:1"}};
+    sy_snapshot *snapshot =
+        BUILD(NULL, "0/*=a/cpu:0", "0/1=b/cpu:0@5!  a/cpu:0@95", "1/2=c/cuda:1");
+    uint64_t want = 0;
 
     (void)state;
-    assert_true(sy_snapshot_hash(snapshot) == sy_fnv1a(SY_FNV1A_START, lines, strlen(lines)));
+    for (size_t i = 0; i < SY_COUNT_OF(line); i++) {
+        const uint64_t targets = sy_fnv1a(SY_FNV1A_START, line[i].targets, strlen(line[i].targets));
+
+        want += sy_splitmix64(targets ^ sy_splitmix64((line[i].layer << 32) + line[i].expert));
+    }
+    assert_true(sy_snapshot_hash(snapshot) == want);
     sy_snapshot_unref(snapshot);
+}
+
+static void the_hash_covers_places_shares_shadows_and_the_mark(void **state)
+{
+    static const char *const rest[] = {
+        "1/1=a/cpu:0",         "1/1=a/cpu:1",         "1/1=a/cpu:0!",
+        "1/1=a/cpu:0@100",     "1/1=b/cpu:0",         "1/1=a/cpu:0 b/cpu:0@shadow",
+        "1/1=a/cpu:0 b/cpu:0", "1/1=b/cpu:0 a/cpu:0", "1/0=a/cpu:0",
+        "0/1=a/cpu:0",
+    };
+    uint64_t hash[SY_COUNT_OF(rest)];
+
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT_OF(rest); i++) {
+        sy_snapshot *snapshot = BUILD(NULL, rest[i]);
+
+        hash[i] = sy_snapshot_hash(snapshot);
+        sy_snapshot_unref(snapshot);
+        for (size_t j = 0; j < i; j++) {
+            if (hash[i] == hash[j]) fail_msg("'%s' has the hash of '%s'", rest[i], rest[j]);
+        }
+    }
+}
+
+static void equal_lists_have_one_number(void **state)
+{
+    sy_snapshot *snapshot = BUILD(NULL, "0/*=a/cpu:0", "1/0= a/cpu:0", "1/1=b/cpu:0");
+    sy_snapshot *next = BUILD(snapshot, "0/*=c/cpu:0", "1/0=b/cpu:0", "1/1=b/cpu:0");
+    const uint32_t a = sy_snapshot_list_of(snapshot, 0, 0);
+    const uint32_t b = sy_snapshot_list_of(snapshot, 1, 1);
+
+    (void)state;
+    assert_int_equal(sy_snapshot_lists(snapshot), 2);
+    assert_int_equal(a + b, 1 + 2);
+    assert_int_equal(sy_snapshot_list_of(snapshot, 1, 0), a);
+    assert_int_equal(sy_snapshot_list_of(snapshot, 1, 2), 0);
+    assert_int_equal(sy_snapshot_list_of(snapshot, LAYERS, 0), 0);
+    assert_int_equal(sy_snapshot_list_of(snapshot, 0, EXPERTS), 0);
+    assert_string_equal(sy_snapshot_list(snapshot, a)->target[0].node, "a");
+    assert_ptr_equal(sy_snapshot_list(snapshot, b), sy_snapshot_targets(snapshot, 1, 1));
+    /* A list that nobody has any more is gone, and the numbers still begin at 1. */
+    assert_int_equal(sy_snapshot_lists(next), 2);
+    assert_int_equal(sy_snapshot_list_of(next, 0, 0) + sy_snapshot_list_of(next, 1, 0), 1 + 2);
+    sy_snapshot_unref(snapshot);
+    assert_targets(next, 1, 1, "b/cpu:0");
+    assert_targets(next, 0, 1, "c/cpu:0");
+    sy_snapshot_unref(next);
 }
 
 static void a_node_is_named_only_where_it_is_in_force(void **state)
@@ -335,6 +393,7 @@ static void a_large_model_with_a_value_for_each_expert(void **state)
     sy_placement_entry *entry = calloc((size_t)L * E, sizeof(*entry));
     sy_snapshot *snapshot;
     sy_snapshot *same;
+    sy_snapshot *edited;
     char want[32];
 
     (void)state;
@@ -352,12 +411,22 @@ static void a_large_model_with_a_value_for_each_expert(void **state)
         snprintf(want, sizeof(want), "n%d/cpu:%d", i % NODES, i % 3);
         assert_targets(snapshot, (uint32_t)(i / E), (uint32_t)(i % E), want);
     }
-    /* Equal lists are one list. */
+    /* Equal lists are one list, and every spelling is parsed once. */
+    assert_int_equal(sy_snapshot_lists(snapshot), 24);
+    assert_int_equal(sy_snapshot_parsed(snapshot), 24);
     assert_ptr_equal(sy_snapshot_targets(snapshot, 0, 0), sy_snapshot_targets(snapshot, 0, 24));
     assert_int_equal(sy_snapshot_build(&same, snapshot, entry, (size_t)L * E, L, E, NULL), SY_OK);
     assert_int_equal(sy_snapshot_epoch(same), 1);
+    assert_int_equal(sy_snapshot_parsed(same), 0);
+    entry[L * E / 2].value = "new/cpu:0";
+    entry[L * E / 2].value_len = strlen("new/cpu:0");
+    assert_int_equal(sy_snapshot_build(&edited, same, entry, (size_t)L * E, L, E, NULL), SY_OK);
+    assert_int_equal(sy_snapshot_epoch(edited), 2);
+    assert_int_equal(sy_snapshot_parsed(edited), 1);
+    assert_targets(edited, L / 2, 0, "new/cpu:0");
     sy_snapshot_unref(snapshot);
     sy_snapshot_unref(same);
+    sy_snapshot_unref(edited);
     free(entry);
 }
 
@@ -371,6 +440,40 @@ static void a_snapshot_lives_as_long_as_its_last_reference(void **state)
     assert_targets(snapshot, 1, 1, "a/cpu:0");
     sy_snapshot_unref(snapshot);
     sy_snapshot_unref(NULL);
+}
+
+/* For ThreadSanitizer: snapshots share lists, and each is let go by another thread. */
+static void *read_and_let_go(void *arg)
+{
+    sy_snapshot *snapshot = arg;
+
+    assert_non_null(sy_snapshot_targets(snapshot, 1, 1));
+    assert_true(sy_snapshot_names_node(snapshot, "a"));
+    sy_snapshot_unref(snapshot);
+    return NULL;
+}
+
+static void snapshots_are_read_while_later_ones_are_built(void **state)
+{
+    enum { N = 8 };
+    static const char *const other[2] = {"1/1=b/cpu:0", "1/1=c/cpu:0"};
+    pthread_t thread[N];
+    sy_snapshot *snapshot = BUILD(NULL, "*/*=a/cpu:0");
+
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        sy_snapshot *next;
+
+        assert_int_equal(
+            pthread_create(&thread[i], NULL, read_and_let_go, sy_snapshot_ref(snapshot)), 0);
+        next = BUILD(snapshot, "*/*=a/cpu:0", other[i % 2]);
+        sy_snapshot_unref(snapshot);
+        snapshot = next;
+    }
+    for (int i = 0; i < N; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+    assert_targets(snapshot, 0, 0, "a/cpu:0");
+    assert_targets(snapshot, 1, 1, "c/cpu:0");
+    sy_snapshot_unref(snapshot);
 }
 
 static void impossible_dimensions_are_refused(void **state)
@@ -402,12 +505,15 @@ int main(void)
         cmocka_unit_test(an_emptied_hash_is_refused_as_a_whole),
         cmocka_unit_test(losing_the_last_target_of_an_expert_is_refused_as_a_whole),
         cmocka_unit_test(epoch_and_hash_change_with_the_targets_and_with_nothing_else),
-        cmocka_unit_test(the_hash_is_that_of_the_documented_lines),
+        cmocka_unit_test(the_hash_is_the_documented_sum),
+        cmocka_unit_test(the_hash_covers_places_shares_shadows_and_the_mark),
+        cmocka_unit_test(equal_lists_have_one_number),
         cmocka_unit_test(a_node_is_named_only_where_it_is_in_force),
         cmocka_unit_test(bytes_of_all_kinds_are_refused_and_shown_in_ascii),
         cmocka_unit_test(many_refusals_cost_bounded_memory),
         cmocka_unit_test(a_large_model_with_a_value_for_each_expert),
         cmocka_unit_test(a_snapshot_lives_as_long_as_its_last_reference),
+        cmocka_unit_test(snapshots_are_read_while_later_ones_are_built),
         cmocka_unit_test(impossible_dimensions_are_refused),
     };
 

@@ -102,6 +102,69 @@ static void refused_and_lost_requests_are_slots_that_say_why(void **state)
     close_peer(f, lost);
 }
 
+static void answers_are_taken_one_by_one_while_others_are_open(void **state)
+{
+    fixture *f = *state;
+    sy_peer *quick, *slow;
+    sy_fanout *fanout;
+
+    serve(f, (sy_server_config){0});
+    assert_int_equal(sy_fanout_open(&fanout, 4), SY_OK);
+    assert_int_equal(sy_fanout_wait_some(fanout, SY_NEVER_US), 0); /* nothing is open */
+    quick = open_peer(f, "/t.Echo/Stream", (sy_peer_config){0});
+    slow = open_peer(f, "/t.Echo/Hold", (sy_peer_config){0});
+    wait_until(sy_peer_up(quick) && sy_peer_up(slow));
+    (void)send_one(fanout, slow, 5);
+    (void)send_one(fanout, quick, 6);
+    assert_int_equal(sy_fanout_wait_some(fanout, SY_NEVER_US), 1);
+    assert_false(sy_fanout_is_done(fanout, 0));
+    assert_true(sy_fanout_is_done(fanout, 1));
+    assert_true(is_intact(sy_fanout_at(fanout, 1)->msg, sy_fanout_at(fanout, 1)->id, 6));
+    assert_int_equal(sy_fanout_wait_some(fanout, sy_clock_us() + 1000), 1); /* none so far */
+    (void)send_one(fanout, quick, 7); /* a further one, while the first is open */
+    assert_int_equal(sy_fanout_wait_some(fanout, SY_NEVER_US), 2);
+    assert_int_equal(sy_fanout_at(fanout, 2)->status, SY_OK);
+    wait_until(f->service->n_messages == 3);
+    release(f->service, 0);
+    assert_int_equal(sy_fanout_wait_some(fanout, SY_NEVER_US), 3);
+    assert_int_equal(sy_fanout_at(fanout, 0)->status, SY_OK);
+    assert_int_equal(sy_fanout_wait_some(fanout, SY_NEVER_US), 3); /* all are done: no sleep */
+    sy_fanout_free(fanout);
+    close_peer(f, quick);
+    close_peer(f, slow);
+}
+
+static void a_slot_that_is_given_up_takes_no_answer(void **state)
+{
+    fixture *f = *state;
+    sy_peer *quick, *slow;
+    sy_fanout *fanout;
+
+    serve(f, (sy_server_config){0});
+    assert_int_equal(sy_fanout_open(&fanout, 4), SY_OK);
+    quick = open_peer(f, "/t.Echo/Stream", (sy_peer_config){0});
+    slow = open_peer(f, "/t.Echo/Hold", (sy_peer_config){0});
+    wait_until(sy_peer_up(quick) && sy_peer_up(slow));
+    (void)send_one(fanout, slow, 5);
+    (void)send_one(fanout, quick, 6);
+    assert_int_equal(sy_fanout_wait_some(fanout, SY_NEVER_US), 1);
+    wait_until(f->service->n_messages == 2);
+    sy_fanout_give_up(fanout, 0);
+    sy_fanout_give_up(fanout, 0); /* again: nothing */
+    sy_fanout_give_up(fanout, 1); /* answered: it stays so */
+    assert_int_equal(sy_fanout_wait_some(fanout, SY_NEVER_US), 2);
+    assert_int_equal(sy_fanout_at(fanout, 0)->status, SY_EDEADLINE);
+    assert_int_equal(sy_fanout_at(fanout, 1)->status, SY_OK);
+    assert_int_equal(sy_peer_outstanding(slow), 0);
+    release(f->service, 0); /* too late */
+    (void)send_one(fanout, quick, 7);
+    assert_int_equal(sy_fanout_wait_some(fanout, SY_NEVER_US), 3);
+    assert_null(sy_fanout_at(fanout, 0)->msg);
+    sy_fanout_free(fanout);
+    close_peer(f, quick);
+    close_peer(f, slow);
+}
+
 typedef struct rounds {
     sy_peer *peer;
     pthread_t thread;
@@ -170,6 +233,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_round_brings_every_reply),
         TEST(a_deadline_keeps_what_came_and_gives_up_the_rest),
+        TEST(answers_are_taken_one_by_one_while_others_are_open),
+        TEST(a_slot_that_is_given_up_takes_no_answer),
         TEST(refused_and_lost_requests_are_slots_that_say_why),
         TEST(deadlines_race_with_replies_and_neither_is_lost),
     };

@@ -3,54 +3,7 @@
  * decoder. */
 #include <math.h>
 
-#include "wire_kinds.h"
-
-#define WHOLE(array)                      \
-    {                                     \
-        sizeof(array), (uint8_t *)(array) \
-    }
-
-/* protobuf-c's structs have no const. */
-static char *text(const char *s)
-{
-    return (char *)(uintptr_t)s;
-}
-
-static sy_status read_message(const char *kind, const ProtobufCMessage *msg, sy_error *err)
-{
-    bytes b = bytes_new(protobuf_c_message_get_packed_size(msg));
-    sy_arena arena;
-    sy_frame frame;
-    sy_status st;
-    sy_iov iov;
-
-    iov = (sy_iov){b.data, protobuf_c_message_pack(msg, b.data)};
-    sy_error_clear(err);
-    sy_arena_init(&arena, ARENA_BYTES);
-    st = kind_named(kind)->again(&frame, &arena, &iov, 1, err);
-    sy_frame_free(&frame);
-    sy_arena_free(&arena);
-    free(b.data);
-    return st;
-}
-
-static void refused(const char *kind, const ProtobufCMessage *msg, const char *why)
-{
-    sy_error err;
-    const sy_status st = read_message(kind, msg, &err);
-
-    if (st != SY_EINVAL || strstr(err.message, why) == NULL) {
-        fail_msg("%s: %s '%s', wanted '%s'", kind, sy_status_name(st), err.message, why);
-    }
-}
-
-static void taken(const char *kind, const ProtobufCMessage *msg)
-{
-    sy_error err;
-    const sy_status st = read_message(kind, msg, &err);
-
-    if (st != SY_OK) fail_msg("%s: %s '%s'", kind, sy_status_name(st), err.message);
-}
+#include "wire_refuse.h"
 
 static uint8_t zeros[1024];
 
@@ -404,38 +357,6 @@ static void long_texts_of_a_status_are_cut(void **state)
     sy_arena_free(&arena);
 }
 
-static void shards_are_in_a_known_state(void **state)
-{
-    Switchyard__V1__NodeState msg;
-    Switchyard__V1__Shard shard;
-    Switchyard__V1__Shard *shards[] = {&shard};
-    char long_text[600] = "";
-
-    switchyard__v1__node_state__init(&msg);
-    switchyard__v1__shard__init(&shard);
-    (void)state;
-    msg.n_shard = 1;
-    msg.shard = shards;
-    taken("node_state", &msg.base);
-    shard.state = (Switchyard__V1__ShardState)6;
-    refused("node_state", &msg.base, "shard[0].state: 6, must be 0 to 5");
-    shard.state = (Switchyard__V1__ShardState)-1;
-    refused("node_state", &msg.base, "shard[0].state: -1, must be 0 to 5");
-    shard.state = SWITCHYARD__V1__SHARD_STATE__RESIDENT;
-    shard.expert = 70000;
-    refused("node_state", &msg.base, "shard[0].expert: 70000, must be below 65535");
-    shard.expert = 0;
-    memset(long_text, 'x', 513);
-    shard.reason = long_text;
-    refused("node_state", &msg.base, "shard[0].reason: 513 bytes, but at most 512 are allowed");
-    shard.reason = text("");
-    shard.device = long_text;
-    refused("node_state", &msg.base, "shard[0].device: 513 bytes, but at most 128 are allowed");
-    msg.n_shard = 0;
-    msg.node = long_text;
-    refused("node_state", &msg.base, "node: 513 bytes, but at most 128 are allowed");
-}
-
 static void sampling_parameters_are_numbers_in_range(void **state)
 {
     static const struct {
@@ -588,8 +509,9 @@ static void a_finish_has_a_known_reason(void **state)
 {
     Switchyard__V1__GenerateReply msg;
     Switchyard__V1__Finish finish;
-    char *policies[] = {text("\x80")};
+    char *policies[SY_WIRE_POLICIES_MAX + 1];
 
+    for (size_t i = 0; i < SY_COUNT_OF(policies); i++) policies[i] = text("\x80");
     switchyard__v1__generate_reply__init(&msg);
     switchyard__v1__finish__init(&finish);
     (void)state;
@@ -602,12 +524,16 @@ static void a_finish_has_a_known_reason(void **state)
     finish.n_policies = 1;
     finish.policies = policies;
     refused("generate_reply", &msg.base, "finish.policies: not UTF-8 at byte 0");
+    finish.n_policies = SY_COUNT_OF(policies);
+    refused("generate_reply", &msg.base,
+            "finish.policies: 17 elements, but at most 16 are allowed");
 }
 
 static void a_forward_reply_routes_the_rows_it_returns(void **state)
 {
     Switchyard__V1__ForwardReply msg;
     Switchyard__V1__Rows rows = four_by_eight();
+    char *policies[] = {text("d\x80")};
     uint16_t expert[6] = {0};
     float weight[6] = {0};
 
@@ -622,6 +548,10 @@ static void a_forward_reply_routes_the_rows_it_returns(void **state)
     rows.rows = 3;
     rows.data.len = 96;
     taken("forward_reply", &msg.base);
+    msg.n_policies = 1;
+    msg.policies = policies;
+    refused("forward_reply", &msg.base, "policies: not UTF-8 at byte 1");
+    msg.n_policies = 0;
     msg.weight.len = 0;
     refused("forward_reply", &msg.base, "weight: 0 elements, but `expert` has 6");
 }
@@ -668,7 +598,6 @@ int main(void)
         cmocka_unit_test(assignments_are_bounded),
         cmocka_unit_test(faults_say_which_and_why),
         cmocka_unit_test(long_texts_of_a_status_are_cut),
-        cmocka_unit_test(shards_are_in_a_known_state),
         cmocka_unit_test(sampling_parameters_are_numbers_in_range),
         cmocka_unit_test(an_input_is_needed_and_bounded),
         cmocka_unit_test(stops_are_few_and_short),

@@ -140,9 +140,16 @@ static size_t spans_of(span *out, size_t cap, const uint8_t *data, size_t len)
 
 #define SPANS_MAX 256
 
-/* Swaps neighbours of different numbers: the order within a repeated field means something. Also
- * inside a Rows. */
-static void shuffle_fields(uint8_t *data, size_t len, rng *r, int depth)
+static int has_rows(const wire_kind *kind)
+{
+    const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(kind->desc, 15);
+
+    return field != NULL && field->type == PROTOBUF_C_TYPE_MESSAGE;
+}
+
+/* Swaps neighbours of different numbers: the order within a repeated field means something.
+ * inside: also the fields of the Rows that is field 15. */
+static void shuffle_fields(uint8_t *data, size_t len, rng *r, int inside)
 {
     span s[SPANS_MAX];
     const size_t n = spans_of(s, SPANS_MAX, data, len);
@@ -158,8 +165,8 @@ static void shuffle_fields(uint8_t *data, size_t len, rng *r, int depth)
         s[i + 1] = kept;
     }
     for (size_t i = 0; i < n; i++) {
-        if (s[i].number == 15 && depth == 0)
-            shuffle_fields(data + s[i].payload, s[i].end - s[i].payload, r, 1);
+        if (s[i].number == 15 && inside)
+            shuffle_fields(data + s[i].payload, s[i].end - s[i].payload, r, 0);
         memcpy(out + at, data + s[i].start, s[i].end - s[i].start);
         at += s[i].end - s[i].start;
     }
@@ -179,7 +186,7 @@ static void the_order_of_fields_makes_no_difference(void **state)
             const bytes b = bytes_new(want.len);
 
             memcpy(b.data, want.data, want.len);
-            shuffle_fields(b.data, b.len, &r, 0);
+            shuffle_fields(b.data, b.len, &r, has_rows(&wire_kinds[k]));
             expect_same(&wire_kinds[k], pieces_random(b, &r), want);
             free(b.data);
             free(want.data);

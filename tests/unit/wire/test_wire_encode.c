@@ -45,6 +45,45 @@ static void rows_go_by_reference(void **state)
     assert_int_equal(sy_buf_outstanding(), 0);
 }
 
+static void a_chunk_goes_by_reference(void **state)
+{
+    enum { N = 64 * 64 * 2 };
+    sy_buf *bulk = buf_of_noise(3 * N);
+    const sy_shard_chunk in = {
+        .total_bytes = 3 * N,
+        .offset = N,
+        .dtype = {SY_BF16, SY_BF16, SY_BF16},
+        .rows = {64, 64, 64},
+        .cols = {64, 64, 64},
+        .data = (const char *)bulk->data + N,
+        .n_bytes = 2 * N,
+    };
+    sy_shard_chunk out;
+    sy_arena arena;
+    sy_frame frame;
+    pieces *p;
+    bytes b;
+
+    (void)state;
+    assert_int_equal(sy_wire_shard_chunk_encode(&frame, &in, bulk), SY_OK);
+    assert_int_equal(frame.n_pieces, 2);
+    assert_ptr_equal(frame.piece[1].buf, bulk);
+    assert_ptr_equal(frame.piece[1].data, in.data);
+    assert_int_equal(frame.piece[1].len, 2 * N);
+    b = bytes_of_frame(&frame);
+    p = pieces_of(b, 1000, 4096);
+    sy_arena_init(&arena, 2 * N + ((size_t)72 << 10)); /* room for one copy */
+    assert_int_equal(sy_wire_shard_chunk_decode(&out, &arena, p->iov, p->n, NULL), SY_OK);
+    assert_true(is_aligned(out.data));
+    assert_int_equal(out.n_bytes, in.n_bytes);
+    assert_memory_equal(out.data, in.data, in.n_bytes);
+    sy_arena_free(&arena);
+    pieces_free(p);
+    free(b.data);
+    sy_buf_unref(bulk);
+    assert_int_equal(sy_buf_outstanding(), 0);
+}
+
 static void little_things_and_strangers_are_copied(void **state)
 {
     static float elsewhere[1024];
@@ -196,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_go_by_reference),
+        cmocka_unit_test(a_chunk_goes_by_reference),
         cmocka_unit_test(little_things_and_strangers_are_copied),
         cmocka_unit_test(arrays_go_by_reference_too),
         cmocka_unit_test(a_frame_never_has_too_many_pieces),

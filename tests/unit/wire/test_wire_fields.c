@@ -1,51 +1,6 @@
 /* test_wire_fields.c - each field of each message stands where the .proto files say: protobuf-c's
  * structs against ours, both ways. */
-#include "wire_kinds.h"
-
-#define WHOLE(array)                      \
-    {                                     \
-        sizeof(array), (uint8_t *)(array) \
-    }
-
-static sy_arena arena;
-
-/* protobuf-c's structs have no const. */
-static char *text(const char *s)
-{
-    return (char *)(uintptr_t)s;
-}
-
-static int arena_open(void **state)
-{
-    (void)state;
-    sy_arena_init(&arena, ARENA_BYTES);
-    return 0;
-}
-
-static int arena_close(void **state)
-{
-    (void)state;
-    sy_arena_free(&arena);
-    return 0;
-}
-
-static sy_iov packed(const ProtobufCMessage *msg)
-{
-    const size_t n = protobuf_c_message_get_packed_size(msg);
-    uint8_t *data = sy_arena_alloc(&arena, n);
-
-    assert_non_null(data);
-    return (sy_iov){data, protobuf_c_message_pack(msg, data)};
-}
-
-static void frame_equals(sy_frame *frame, sy_iov want)
-{
-    bytes b = bytes_of_frame(frame);
-
-    assert_int_equal(b.len, want.len);
-    assert_memory_equal(b.data, want.data, want.len);
-    free(b.data);
-}
+#include "wire_packed.h"
 
 static uint16_t halves[] = {0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0};
 static float floats[] = {0.25f, 0.5f, 0.75f, 1.0f};
@@ -116,6 +71,7 @@ static void route_request(void **state)
     msg.layer = 5;
     msg.policy = &policy;
     policy.experts_per_token = 2;
+    policy.degraded = 1;
     msg.hidden = &rows;
     sent = packed(&msg.base);
     assert_int_equal(sy_wire_route_request_decode(&out, &arena, &sent, 1, NULL), SY_OK);
@@ -123,6 +79,7 @@ static void route_request(void **state)
     assert_string_equal(out.model, "tiny");
     assert_int_equal(out.layer, 5);
     assert_int_equal(out.policy.experts_per_token, 2);
+    assert_int_equal(out.policy.degraded, 1);
     is_two_by_three(&out.hidden);
     assert_int_equal(sy_wire_route_request_encode(&frame, &out, NULL), SY_OK);
     frame_equals(&frame, sent);
@@ -280,49 +237,32 @@ static void an_empty_reply_is_ok_and_has_no_rows(void **state)
     assert_int_equal(out.output.rows, 0);
 }
 
-static void node_state(void **state)
+/* An aggregator sends such messages to learn whether somebody answers. */
+static void a_refused_request_still_has_its_id(void **state)
 {
-    Switchyard__V1__NodeState msg;
-    Switchyard__V1__Shard shard;
-    Switchyard__V1__Shard *shards[] = {&shard};
-    sy_node_state out;
-    sy_frame frame;
+    Switchyard__V1__ComputeRequest compute;
+    Switchyard__V1__RouteRequest route;
+    sy_compute_request compute_out;
+    sy_route_request route_out;
+    sy_error err;
     sy_iov sent;
 
-    switchyard__v1__node_state__init(&msg);
-    switchyard__v1__shard__init(&shard);
+    switchyard__v1__compute_request__init(&compute);
+    switchyard__v1__route_request__init(&route);
     (void)state;
-    msg.node = text("node-1");
-    msg.model = text("tiny");
-    msg.full = 1;
-    msg.n_shard = 1;
-    msg.shard = shards;
-    shard.layer = 4;
-    shard.expert = 5;
-    shard.state = SWITCHYARD__V1__SHARD_STATE__FAILED;
-    shard.device = text("cpu:0");
-    shard.reason = text("hash differs");
-    msg.queue_length = 6;
-    msg.memory_bytes = 7;
-    msg.placement_hash = 8;
-    msg.structure_hash = 9;
-    sent = packed(&msg.base);
-    assert_int_equal(sy_wire_node_state_decode(&out, &arena, &sent, 1, NULL), SY_OK);
-    assert_string_equal(out.node, "node-1");
-    assert_string_equal(out.model, "tiny");
-    assert_int_equal(out.full, 1);
-    assert_int_equal(out.n_shards, 1);
-    assert_int_equal(out.shard[0].layer, 4);
-    assert_int_equal(out.shard[0].expert, 5);
-    assert_int_equal(out.shard[0].state, SY_SHARD_FAILED);
-    assert_string_equal(out.shard[0].device, "cpu:0");
-    assert_string_equal(out.shard[0].reason, "hash differs");
-    assert_int_equal(out.queue_length, 6);
-    assert_int_equal(out.memory_bytes, 7);
-    assert_int_equal(out.placement_hash, 8);
-    assert_int_equal(out.structure_hash, 9);
-    assert_int_equal(sy_wire_node_state_encode(&frame, &out, NULL), SY_OK);
-    frame_equals(&frame, sent);
+    compute.id = 300;
+    sent = packed(&compute.base);
+    assert_int_equal(sy_wire_compute_request_decode(&compute_out, &arena, &sent, 1, &err),
+                     SY_EINVAL);
+    assert_int_equal(compute_out.id, 300);
+    assert_int_equal(sy_wire_peek_id(&sent, 1), 300);
+    assert_string_equal(err.message, "hidden: absent");
+    route.id = UINT64_MAX;
+    sent = packed(&route.base);
+    assert_int_equal(sy_wire_route_request_decode(&route_out, &arena, &sent, 1, &err), SY_EINVAL);
+    assert_true(route_out.id == UINT64_MAX);
+    assert_true(sy_wire_peek_id(&sent, 1) == UINT64_MAX);
+    assert_string_equal(err.message, "hidden: absent");
 }
 
 static void generate_request(void **state)
@@ -530,6 +470,7 @@ static void finish(void **state)
     inner.placement_hash = 1;
     inner.n_policies = 1;
     inner.policies = policies;
+    inner.degraded_rows = 12;
     usage.prompt_tokens = 2;
     usage.generated_tokens = 3;
     timing.queue_ms = 4;
@@ -554,6 +495,7 @@ static void finish(void **state)
                 out.finish.combine_ms == 11);
     assert_int_equal(out.finish.n_policies, 1);
     assert_string_equal(out.finish.policy[0], "experts_per_token=1");
+    assert_int_equal(out.finish.degraded_rows, 12);
     assert_int_equal(sy_wire_generate_reply_encode(&frame, &out, NULL), SY_OK);
     frame_equals(&frame, sent);
 }
@@ -564,6 +506,7 @@ static void forward_both_ways(void **state)
     Switchyard__V1__ForwardReply reply;
     Switchyard__V1__Status status = unreachable();
     Switchyard__V1__Rows rows = two_by_three();
+    char *policies[] = {text("degraded")};
     sy_forward_request req;
     sy_forward_reply rep;
     sy_frame frame;
@@ -591,6 +534,9 @@ static void forward_both_ways(void **state)
     reply.expert = (ProtobufCBinaryData)WHOLE(experts);
     reply.weight = (ProtobufCBinaryData)WHOLE(floats);
     reply.placement_hash = 6;
+    reply.n_policies = 1;
+    reply.policies = policies;
+    reply.degraded_rows = 7;
     reply.output = &rows;
     sent = packed(&reply.base);
     assert_int_equal(sy_wire_forward_reply_decode(&rep, &arena, &sent, 1, NULL), SY_OK);
@@ -598,6 +544,9 @@ static void forward_both_ways(void **state)
     is_unreachable(&rep.status);
     assert_memory_equal(rep.expert, experts, sizeof(experts));
     assert_memory_equal(rep.weight, floats, sizeof(floats));
+    assert_int_equal(rep.n_policies, 1);
+    assert_string_equal(rep.policy[0], "degraded");
+    assert_int_equal(rep.degraded_rows, 7);
     is_two_by_three(&rep.output);
     assert_int_equal(sy_wire_forward_reply_encode(&frame, &rep, NULL), SY_OK);
     frame_equals(&frame, sent);
@@ -681,7 +630,7 @@ int main(void)
         cmocka_unit_test(compute_request),
         cmocka_unit_test(compute_reply),
         cmocka_unit_test(an_empty_reply_is_ok_and_has_no_rows),
-        cmocka_unit_test(node_state),
+        cmocka_unit_test(a_refused_request_still_has_its_id),
         cmocka_unit_test(generate_request),
         cmocka_unit_test(sampling_is_greedy_unless_asked),
         cmocka_unit_test(a_prompt_keeps_its_nul_bytes),

@@ -75,7 +75,7 @@ static inline sy_status make_route_request(sy_frame *out, rng *r, sy_arena *aren
         .id = rng_next(r) >> rng_below(r, 64),
         .model = some_text(r, arena, 20),
         .layer = (uint32_t)rng_below(r, 100),
-        .policy = {(uint32_t)rng_below(r, 3)},
+        .policy = {(uint32_t)rng_below(r, 3), (int)rng_below(r, 2)},
         .hidden = some_rows(r, arena, 1 + (uint32_t)rng_below(r, 6)),
     };
     return sy_wire_route_request_encode(out, &in, NULL);
@@ -150,16 +150,68 @@ static inline sy_status make_node_state(sy_frame *out, rng *r, sy_arena *arena)
         .memory_bytes = rng_next(r),
         .placement_hash = rng_next(r),
         .structure_hash = rng_next(r),
+        .checkpoint_hash = rng_next(r),
+        .arithmetic = some_text(r, arena, 12),
+        .build = some_text(r, arena, 12),
+        .n_devices = (uint32_t)rng_below(r, 4),
     };
     sy_shard_info shard[40];
+    sy_device_load device[4];
 
     for (uint32_t i = 0; i < in.n_shards; i++) {
-        shard[i] = (sy_shard_info){(uint32_t)rng_below(r, 100), (uint32_t)rng_below(r, 65535),
-                                   (sy_shard_state)rng_below(r, SY_N_SHARD_STATES),
-                                   some_text(r, arena, 8), some_text(r, arena, 30)};
+        shard[i] = (sy_shard_info){
+            .layer = (uint32_t)rng_below(r, 100),
+            .expert = (uint32_t)rng_below(r, 65535),
+            .state = (sy_shard_state)rng_below(r, SY_N_SHARD_STATES),
+            .device = some_text(r, arena, 8),
+            .reason = some_text(r, arena, 30),
+            .content_hash = rng_next(r),
+            .probe_hash = rng_next(r),
+            .loaded_percent = (uint32_t)rng_below(r, 101),
+        };
+    }
+    for (uint32_t i = 0; i < in.n_devices; i++) {
+        device[i] = (sy_device_load){some_text(r, arena, 8), (uint32_t)rng_below(r, 300),
+                                     (uint32_t)rng_next(r), rng_next(r), rng_next(r)};
     }
     in.shard = shard;
+    in.device = device;
     return sy_wire_node_state_encode(out, &in, NULL);
+}
+
+static inline sy_status make_fetch_request(sy_frame *out, rng *r, sy_arena *arena)
+{
+    const sy_fetch_request in = {
+        .model = some_text(r, arena, 20),
+        .layer = (uint32_t)rng_below(r, 100),
+        .expert = (uint32_t)rng_below(r, 65535),
+        .offset = rng_next(r) >> rng_below(r, 64),
+        .content_hash = rng_next(r),
+    };
+    return sy_wire_fetch_request_encode(out, &in, NULL);
+}
+
+static inline sy_status make_shard_chunk(sy_frame *out, rng *r, sy_arena *arena)
+{
+    sy_shard_chunk in = {
+        .layer = (uint32_t)rng_below(r, 100),
+        .expert = (uint32_t)rng_below(r, 65535),
+        .content_hash = rng_next(r),
+        .probe_hash = rng_next(r),
+        .chunk_hash = rng_next(r),
+    };
+
+    for (size_t i = 0; i < 3; i++) {
+        in.dtype[i] = (sy_dtype)(1 + rng_below(r, 3));
+        in.rows[i] = 1 + (uint32_t)rng_below(r, 9);
+        in.cols[i] = 1 + (uint32_t)rng_below(r, 9);
+        in.total_bytes +=
+            sy_rows_bytes(&(sy_rows){.dtype = in.dtype[i], .rows = in.rows[i], .cols = in.cols[i]});
+    }
+    in.offset = rng_below(r, (size_t)in.total_bytes);
+    in.n_bytes = 1 + rng_below(r, (size_t)(in.total_bytes - in.offset));
+    in.data = some_bytes(r, arena, in.n_bytes);
+    return sy_wire_shard_chunk_encode(out, &in, NULL);
 }
 
 static inline sy_status make_generate_request(sy_frame *out, rng *r, sy_arena *arena)
@@ -174,7 +226,7 @@ static inline sy_status make_generate_request(sy_frame *out, rng *r, sy_arena *a
         .seed = rng_next(r),
         .logprobs = (int)rng_below(r, 2),
         .top_logprobs = (uint32_t)rng_below(r, 21),
-        .policy = {(uint32_t)rng_below(r, 3)},
+        .policy = {(uint32_t)rng_below(r, 3), (int)rng_below(r, 2)},
         .want_logits = (int)rng_below(r, 2),
         .ignore_eos = (int)rng_below(r, 2),
     };
@@ -218,6 +270,7 @@ static inline sy_status make_generate_reply(sy_frame *out, rng *r, sy_arena *are
         .placement_hash = rng_next(r),
         .n_policies = (uint32_t)rng_below(r, 3),
         .policy = policy,
+        .degraded_rows = (uint32_t)rng_below(r, 5),
     };
     return sy_wire_generate_reply_encode(out, &in, NULL);
 }
@@ -228,7 +281,7 @@ static inline sy_status make_forward_request(sy_frame *out, rng *r, sy_arena *ar
         .id = rng_next(r),
         .model = some_text(r, arena, 20),
         .layer = (uint32_t)rng_below(r, 100),
-        .policy = {(uint32_t)rng_below(r, 3)},
+        .policy = {(uint32_t)rng_below(r, 3), (int)rng_below(r, 2)},
         .want_routing = (int)rng_below(r, 2),
         .hidden = some_rows(r, arena, 1 + (uint32_t)rng_below(r, 6)),
     };
@@ -237,8 +290,15 @@ static inline sy_status make_forward_request(sy_frame *out, rng *r, sy_arena *ar
 
 static inline sy_status make_forward_reply(sy_frame *out, rng *r, sy_arena *arena)
 {
+    const char *const policy[] = {"degraded", "experts_per_token=2"};
     sy_forward_reply in = {
-        .id = rng_next(r), .status = maybe_error(r, arena), .placement_hash = rng_next(r)};
+        .id = rng_next(r),
+        .status = maybe_error(r, arena),
+        .placement_hash = rng_next(r),
+        .n_policies = (uint32_t)rng_below(r, 3),
+        .policy = policy,
+        .degraded_rows = (uint32_t)rng_below(r, 5),
+    };
 
     in.output = some_rows(r, arena, 1 + (uint32_t)rng_below(r, 6));
     if (rng_below(r, 2)) {
@@ -309,6 +369,8 @@ AGAIN(route_reply, sy_route_reply)
 AGAIN(compute_request, sy_compute_request)
 AGAIN(compute_reply, sy_compute_reply)
 AGAIN(node_state, sy_node_state)
+AGAIN(fetch_request, sy_fetch_request)
+AGAIN(shard_chunk, sy_shard_chunk)
 AGAIN(generate_request, sy_generate_request)
 AGAIN(generate_reply, sy_generate_reply)
 AGAIN(forward_request, sy_forward_request)
@@ -334,6 +396,8 @@ static const wire_kind wire_kinds[] = {
     KIND(compute_request, compute_request),
     KIND(compute_reply, compute_reply),
     KIND(node_state, node_state),
+    KIND(fetch_request, fetch_shard_request),
+    KIND(shard_chunk, shard_chunk),
     KIND(generate_request, generate_request),
     KIND(generate_reply, generate_reply),
     KIND(forward_request, forward_request),

@@ -1,0 +1,237 @@
+/* sy_balance_repair.c - what must be done whatever it gains: slots for each layer, and a new place
+ * for what stood on devices that are gone. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sy_balance_parts.h"
+
+/* ---- slots ---- */
+
+/* Slots that raising every layer to the level takes. */
+static uint64_t cost_of_level(const uint32_t *cap, uint32_t layers, uint32_t n_devices,
+                              uint32_t level)
+{
+    uint64_t n = 0;
+
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        const uint32_t has = cap[(size_t)layer * n_devices];
+
+        if (has < level) n += level - has;
+    }
+    return n;
+}
+
+/* Shares the free slots of one device out, the layers with the fewest first, none above experts: it
+ * would hold one twice. What is left when all are level goes one each to layers counted from
+ * `begin`, another one for each device: so leftovers are even over layers as well. */
+static void raise_lowest(uint32_t *cap, uint32_t layers, uint32_t n_devices, uint32_t n_free,
+                         uint32_t begin, uint32_t experts)
+{
+    uint32_t level = 0, above = experts + 1;
+
+    while (above - level > 1) {
+        const uint32_t middle = level + (above - level) / 2;
+
+        if (cost_of_level(cap, layers, n_devices, middle) <= n_free) {
+            level = middle;
+        } else {
+            above = middle;
+        }
+    }
+    n_free -= (uint32_t)cost_of_level(cap, layers, n_devices, level);
+    for (uint32_t i = 0; i < layers; i++) {
+        uint32_t *const to = &cap[(size_t)((begin + i) % layers) * n_devices];
+
+        if (*to > level) continue;
+        *to = level;
+        if (n_free == 0 || level == experts) continue;
+        ++*to;
+        n_free--;
+    }
+}
+
+sy_status sy_bal_share_slots(sy_bal_problem *problem, sy_error *err)
+{
+    const sy_balance_input *const input = problem->input;
+    const uint32_t layers = input->layers, n_devices = input->n_devices;
+    uint32_t *cap = calloc((size_t)layers * n_devices, sizeof(*cap));
+
+    problem->cap = cap;
+    if (cap == NULL) return sy_error_set(err, SY_ENOMEM, "no memory to balance");
+    for (size_t at = 0; at < (size_t)layers * input->experts; at++)
+        for (uint32_t i = input->offset[at]; i < input->offset[at + 1]; i++)
+            if (input->holder[i] != SY_BALANCE_GONE)
+                cap[at / input->experts * n_devices + input->holder[i]]++;
+    for (uint32_t d = 0; d < n_devices; d++) {
+        const uint32_t slots = SY_MIN(input->device[d].slots, layers * input->experts);
+        uint32_t n_used = 0;
+
+        for (uint32_t layer = 0; layer < layers; layer++) n_used += cap[layer * n_devices + d];
+        if (slots <= n_used) continue;
+        raise_lowest(cap + d, layers, n_devices, slots - n_used,
+                     (uint32_t)((uint64_t)d * (slots % layers) % layers), input->experts);
+    }
+    return SY_OK;
+}
+
+/* ---- a layer as it is ---- */
+
+static void take_pinned(sy_bal_layer *work, const sy_balance_input *input, size_t at)
+{
+    const uint32_t n = input->offset[at + 1] - input->offset[at];
+
+    for (uint32_t i = input->offset[at]; i < input->offset[at + 1]; i++) {
+        const uint32_t d = input->holder[i];
+        const double share = input->share != NULL ? input->share[i] : 1.0 / n;
+
+        if (d == SY_BALANCE_GONE) continue;
+        work->cap[d] -= work->cap[d] > 0;
+        work->fixed[d] += share * input->load[at];
+    }
+}
+
+void sy_bal_take_layer(sy_bal_problem *problem, uint32_t layer)
+{
+    const sy_balance_input *const input = problem->input;
+    const uint32_t n_devices = input->n_devices, n_experts = input->experts;
+    const size_t first = (size_t)layer * n_experts;
+    sy_bal_layer *const work = &problem->work;
+
+    work->weight = input->load + first;
+    work->is_fixed = input->pinned != NULL ? input->pinned + first : NULL;
+    work->mean = 0.0;
+    for (uint32_t e = 0; e < n_experts; e++) work->mean += work->weight[e];
+    work->mean /= n_devices;
+    memcpy(work->cap, problem->cap + (size_t)layer * n_devices, n_devices * sizeof(*work->cap));
+    memset(work->fixed, 0, n_devices * sizeof(*work->fixed));
+    for (uint32_t e = 0; e < n_experts; e++)
+        if (sy_bal_is_fixed(work, e)) take_pinned(work, input, first + e);
+    sy_bal_layer_clear(work);
+    memset(work->origin, 0, (size_t)n_devices * n_experts);
+    for (uint32_t e = 0; e < n_experts; e++) {
+        if (sy_bal_is_fixed(work, e)) continue;
+        for (uint32_t i = input->offset[first + e]; i < input->offset[first + e + 1]; i++) {
+            const uint32_t d = input->holder[i];
+
+            if (d == SY_BALANCE_GONE) continue;
+            work->origin[(size_t)d * n_experts + e] = 1;
+            sy_bal_add(work, e, d);
+        }
+    }
+    sy_bal_sum(work);
+}
+
+/* ---- what is gone ---- */
+
+static int by_need(const void *a, const void *b)
+{
+    const sy_bal_lost *const x = a, *const y = b;
+
+    if (x->is_last != y->is_last) return x->is_last ? -1 : 1;
+    if (x->load != y->load) return x->load > y->load ? -1 : 1;
+    if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
+    return x->expert < y->expert ? -1 : x->expert > y->expert;
+}
+
+static uint32_t count_gone(const sy_balance_input *input, size_t at)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = input->offset[at]; i < input->offset[at + 1]; i++)
+        n += input->holder[i] == SY_BALANCE_GONE;
+    return n;
+}
+
+sy_status sy_bal_list_lost(sy_bal_problem *problem, sy_error *err)
+{
+    const sy_balance_input *const input = problem->input;
+    const size_t n_all = (size_t)input->layers * input->experts;
+    uint64_t n_left = problem->n_loads_max;
+
+    /* At most all holders, and one for each expert that has none. */
+    problem->lost = calloc(n_all + input->offset[n_all], sizeof(*problem->lost));
+    if (problem->lost == NULL) return sy_error_set(err, SY_ENOMEM, "no memory to balance");
+    for (size_t at = 0; at < n_all; at++) {
+        const uint32_t n_holders = input->offset[at + 1] - input->offset[at];
+        uint32_t n_gone = count_gone(input, at);
+
+        if (input->pinned != NULL && input->pinned[at]) continue;
+        if (n_holders == 0) n_gone = 1;
+        for (uint32_t i = 0; i < n_gone; i++) {
+            problem->lost[problem->n_lost++] =
+                (sy_bal_lost){.layer = (uint32_t)(at / input->experts),
+                              .expert = (uint32_t)(at % input->experts),
+                              .load = input->load[at],
+                              .is_last = i == 0 && n_gone >= n_holders};
+        }
+    }
+    if (problem->n_lost > 0) qsort(problem->lost, problem->n_lost, sizeof(*problem->lost), by_need);
+    for (size_t i = 0; i < problem->n_lost && n_left > 0; i++, n_left--)
+        problem->lost[i].may_load = 1;
+    return SY_OK;
+}
+
+/* Of two devices with the same load the emptier one: without any load seen, numbers are evened out.
+ */
+static int is_lighter(const sy_bal_layer *work, uint32_t a, uint32_t b)
+{
+    if (work->load[a] != work->load[b]) return work->load[a] < work->load[b];
+    return work->used[a] < work->used[b];
+}
+
+static uint32_t least_loaded(const sy_bal_layer *work, uint32_t e)
+{
+    uint32_t best = SY_BAL_NONE;
+
+    for (uint32_t d = 0; d < work->world->n_devices; d++) {
+        if (work->used[d] >= work->cap[d] || sy_bal_has(work, d, e)) continue;
+        if (best != SY_BAL_NONE && !is_lighter(work, d, best)) continue;
+        if (sy_bal_may_add(work, e, d, SY_BAL_NONE)) best = d;
+    }
+    return best;
+}
+
+/* Where no device has room, the replica that does the least makes some. 0: there is none. */
+static int make_room(sy_bal_layer *work)
+{
+    uint32_t best = SY_BAL_NONE, best_d = 0;
+
+    for (uint32_t e = 0; e < work->world->n_experts; e++) {
+        if (work->n[e] < 2) continue;
+        if (best != SY_BAL_NONE && sy_bal_part(work, e) >= sy_bal_part(work, best)) continue;
+        for (uint32_t i = 0; i < work->n[e]; i++) {
+            const uint32_t d = sy_bal_holders(work, e)[i];
+
+            if (work->used[d] > work->cap[d] || !sy_bal_may_drop(work, e, d)) continue;
+            best = e;
+            best_d = d;
+            break;
+        }
+    }
+    if (best != SY_BAL_NONE) sy_bal_drop(work, best, best_d);
+    return best != SY_BAL_NONE;
+}
+
+uint32_t sy_bal_repair(sy_bal_problem *problem, uint32_t layer)
+{
+    sy_bal_layer *const work = &problem->work;
+    uint32_t n_left = 0;
+
+    for (size_t i = 0; i < problem->n_lost; i++) {
+        sy_bal_lost *const lost = &problem->lost[i];
+        uint32_t d;
+
+        if (lost->layer != layer || !lost->may_load) continue;
+        d = least_loaded(work, lost->expert);
+        if (d == SY_BAL_NONE && lost->is_last && make_room(work))
+            d = least_loaded(work, lost->expert);
+        if (d == SY_BAL_NONE) continue;
+        sy_bal_add(work, lost->expert, d);
+        lost->is_placed = 1;
+        problem->n_loads++;
+    }
+    sy_bal_sum(work);
+    for (uint32_t e = 0; e < work->world->n_experts; e++)
+        n_left += work->n[e] == 0 && !sy_bal_is_fixed(work, e);
+    return n_left;
+}

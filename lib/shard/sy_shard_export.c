@@ -1,0 +1,108 @@
+/* sy_shard_export.c - a shard's form, and its stored bytes out of the packed ones. */
+#include "sy_shard.h"
+
+#include <string.h>
+
+#include "sy_shard_internal.h"
+
+void sy_shard_form_of(sy_shard_form *out, const sy_model *model, uint32_t layer, uint32_t expert)
+{
+    static const sy_role role[3] = {SY_ROLE_EXPERT_GATE, SY_ROLE_EXPERT_UP, SY_ROLE_EXPERT_DOWN};
+
+    *out = (sy_shard_form){0};
+    for (unsigned i = 0; i < 3; i++) {
+        const sy_tensor *t = sy_model_tensor(model, role[i], layer, expert);
+        if (t == NULL) return;
+        out->dtype[i] = t->dtype;
+        out->rows[i] = (uint32_t)t->shape[0];
+        out->cols[i] = (uint32_t)t->shape[1];
+    }
+}
+
+uint64_t sy_shard_form_bytes(const sy_shard_form *form)
+{
+    uint64_t total = 0;
+
+    for (unsigned i = 0; i < 3; i++) {
+        uint64_t bytes;
+        if (__builtin_mul_overflow((uint64_t)form->rows[i] * form->cols[i],
+                                   (uint64_t)sy_dtype_bytes(form->dtype[i]), &bytes) ||
+            __builtin_add_overflow(total, bytes, &total))
+            return 0;
+    }
+    return total;
+}
+
+const sy_panels *sy_shard_matrix(const sy_shard *shard, unsigned i)
+{
+    return i == 0 ? &shard->gate : i == 1 ? &shard->up : &shard->down;
+}
+
+void sy_shard_form_in_memory(sy_shard_form *out, const sy_shard *shard)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        const sy_panels *w = sy_shard_matrix(shard, i);
+        out->dtype[i] = w->dtype;
+        out->rows[i] = w->n;
+        out->cols[i] = w->k;
+    }
+}
+
+/* Elements [begin, end) of one row. A panel's lines lie one after another, so some of them are a
+ * panel of a narrower matrix. */
+static void unpack_row_part(uint8_t *dst, const sy_panels *w, uint32_t row, uint32_t begin,
+                            uint32_t end)
+{
+    const size_t line = row / SY_PANEL * (size_t)w->k + begin;
+    const size_t line_bytes = SY_PANEL * sy_dtype_bytes(w->dtype);
+    const sy_panels lines = {(const uint8_t *)w->data + line * line_bytes, w->dtype, SY_PANEL,
+                             end - begin};
+
+    sy_panels_unpack(dst, &lines, row % SY_PANEL, row % SY_PANEL + 1);
+}
+
+/* The next bytes of one matrix from byte `at` on, as many as one step gives, 1 to n: rows, the part
+ * of a row, or the part of an element. */
+static size_t export_step(uint8_t *dst, const sy_panels *w, uint64_t at, size_t n)
+{
+    const size_t item_bytes = sy_dtype_bytes(w->dtype);
+    const size_t row_bytes = w->k * item_bytes;
+    const uint32_t row = (uint32_t)(at / row_bytes);
+    const uint32_t item = (uint32_t)(at % row_bytes / item_bytes);
+    const size_t cut = at % item_bytes;
+    uint8_t element[4];
+
+    if (cut > 0 || n < item_bytes) {
+        const size_t part = SY_MIN(n, item_bytes - cut);
+        unpack_row_part(element, w, row, item, item + 1);
+        memcpy(dst, element + cut, part);
+        return part;
+    }
+    if (item > 0 || n < row_bytes) {
+        const uint32_t items = (uint32_t)SY_MIN((size_t)(w->k - item), n / item_bytes);
+        unpack_row_part(dst, w, row, item, item + items);
+        return items * item_bytes;
+    }
+    const uint32_t rows = (uint32_t)SY_MIN((size_t)(w->n - row), n / row_bytes);
+    sy_panels_unpack(dst, w, row, row + rows);
+    return rows * row_bytes;
+}
+
+size_t sy_shard_export(const sy_shard *shard, uint64_t offset, void *dst, size_t n)
+{
+    size_t done = 0;
+
+    for (unsigned i = 0; i < 3; i++) {
+        const sy_panels *w = sy_shard_matrix(shard, i);
+        const uint64_t bytes = (uint64_t)w->n * w->k * sy_dtype_bytes(w->dtype);
+
+        while (offset < bytes && done < n) {
+            const size_t step = export_step((uint8_t *)dst + done, w, offset,
+                                            (size_t)SY_MIN((uint64_t)(n - done), bytes - offset));
+            done += step;
+            offset += step;
+        }
+        offset -= SY_MIN(offset, bytes);
+    }
+    return done;
+}

@@ -1,0 +1,49 @@
+/* sy_shard_internal.h - what the table of shards and the builder know of each other: this folder
+ * only. */
+#ifndef SY_SHARD_INTERNAL_H
+#define SY_SHARD_INTERNAL_H
+
+#include "sy_digest.h"
+#include "sy_shard.h"
+
+/* Room for a shard of `bytes` and the right to build it; exactly one sy_shard_settle follows. wait:
+ * while another builds it, wait for the outcome; otherwise that is SY_EEXISTS. SY_EEXISTS: it is in
+ * memory. SY_ENOTFOUND: the model has no such shard. SY_ELIMIT. */
+SY_MUST_USE sy_status sy_shard_claim(sy_shard_store *store, uint32_t layer, uint32_t expert,
+                                     uint64_t bytes, int wait, sy_error *err);
+/* Publishes the shard, with one reference that is the table's; NULL gives the room back. */
+void sy_shard_settle(sy_shard_store *store, uint32_t layer, uint32_t expert, uint64_t bytes,
+                     sy_shard *shard);
+const sy_model *sy_shard_store_model(const sy_shard_store *store);
+
+/* A shard of this form in one allocation, its weights undefined; with one reference. NULL: no
+ * memory. */
+sy_shard *sy_shard_make(const sy_shard_form *form, uint32_t layer, uint32_t expert);
+void sy_shard_free(sy_shard *shard); /* accepts NULL */
+/* What sy_shard_make takes for the weights; 0: no such form. */
+uint64_t sy_shard_packed_bytes(const sy_shard_form *form);
+const sy_panels *sy_shard_matrix(const sy_shard *shard, unsigned i); /* gate, up, down */
+
+struct sy_shard_builder {
+    sy_shard_store *store; /* NULL: the shard is only identified, never published */
+    const sy_model *model;
+    sy_shard *shard; /* owned */
+    sy_shard_form form;
+    uint64_t total_bytes, added_bytes;
+    unsigned matrix; /* where the next byte goes: matrix, panel, byte of that panel's rows */
+    size_t panel, staged_bytes;
+    uint8_t *stage;          /* the rows of one panel as stored */
+    sy_digest_state *digest; /* of the bytes as they were added */
+    int failed;              /* an add ended in the middle */
+    int verified;
+};
+/* The builder behind sy_shard_begin: store may be NULL. Does not claim; form is the model's. */
+SY_MUST_USE sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store,
+                                            const sy_model *model, uint32_t layer, uint32_t expert,
+                                            sy_error *err);
+void sy_shard_builder_free(sy_shard_builder *builder); /* the claim stays */
+/* An error about this shard, with its reason and place. */
+sy_status sy_shard_refuse(const sy_shard *shard, sy_status status, const char *reason,
+                          sy_error *err, const char *fmt, ...) SY_PRINTF(5, 6);
+
+#endif

@@ -1,0 +1,23 @@
+/* agg_policies.c - see agg_policies.h. */
+#include "agg_policies.h"
+
+#include <stdio.h>
+
+static char *next(agg_policies *out)
+{
+    return out->text[out->n++];
+}
+
+void agg_policies_list(agg_policies *out, uint32_t experts_per_token, uint32_t top_k,
+                       uint32_t degraded_rows, uint32_t other_weights_rows)
+{
+    const size_t size = sizeof(out->text[0]);
+
+    out->n = 0;
+    for (uint32_t i = 0; i < AGG_POLICIES_MAX; i++) out->list[i] = out->text[i];
+    if (experts_per_token != 0 && experts_per_token < top_k)
+        snprintf(next(out), size, "experts_per_token=%u", experts_per_token);
+    if (degraded_rows > 0) snprintf(next(out), size, "degraded: %u rows", degraded_rows);
+    if (other_weights_rows > 0)
+        snprintf(next(out), size, "other weights: %u rows", other_weights_rows);
+}

@@ -1,0 +1,20 @@
+/* agg_policies.h - the departures from exactness that an answer tells its client of, as texts. */
+#ifndef AGG_POLICIES_H
+#define AGG_POLICIES_H
+
+#include "sy_base.h"
+
+enum { AGG_POLICIES_MAX = 3 };
+
+typedef struct agg_policies {
+    uint32_t n; /* 0: the answer is exact */
+    char text[AGG_POLICIES_MAX][40];
+    const char *list[AGG_POLICIES_MAX]; /* points into text: not to be copied */
+} agg_policies;
+
+/* experts_per_token: as asked for, 0 or the model's top_k: exact. The others count token rows of a
+ * layer. */
+void agg_policies_list(agg_policies *out, uint32_t experts_per_token, uint32_t top_k,
+                       uint32_t degraded_rows, uint32_t other_weights_rows);
+
+#endif

@@ -1,0 +1,92 @@
+/* expert_fetch.h - FetchShard, both sides: a node gives a shard that it has in memory to another
+ * one, in chunks. The server side knows the model and the store; the client side knows addresses.
+ * Neither knows placement, nor who should ask whom. */
+#ifndef EXPERT_FETCH_H
+#define EXPERT_FETCH_H
+
+#include <stdatomic.h>
+
+#include "sy_model.h"
+#include "sy_rpc.h"
+#include "sy_shard.h"
+
+#define EXPERT_FETCH_PATH "/switchyard.v1.Expert/FetchShard"
+
+enum {
+    EXPERT_FETCH_CHUNK_BYTES = 256 << 10,
+    EXPERT_FETCHES_MAX = 16, /* running on one server; past it SY_ELIMIT */
+};
+
+/* ---- giving ---- */
+typedef struct expert_fetch_server expert_fetch_server;
+typedef struct expert_fetch_server_config {
+    const sy_model *model;    /* borrowed, as is the store: they outlive the server */
+    sy_shard_store *store;    /* what is in it, with a probe hash, may be fetched */
+    uint64_t bytes_per_s_max; /* of all fetches together; 0: no limit */
+    int64_t stall_us;         /* a peer that takes nothing for so long is given up. 0: 10 s */
+} expert_fetch_server_config;
+/* Starts the sender, one thread of low priority. SY_ENOMEM, SY_EIO. */
+SY_MUST_USE sy_status expert_fetch_server_open(expert_fetch_server **out,
+                                               const expert_fetch_server_config *config,
+                                               sy_error *err);
+/* After sy_server_close (so after sy_service_wait): no callback runs any more. Accepts NULL. */
+void expert_fetch_server_close(expert_fetch_server *server);
+/* Callbacks of the method EXPERT_FETCH_PATH, .server_streams = 1, .ctx = the server. A shard that
+ * is not in memory: FAILED_PRECONDITION (SHARD_NOT_RESIDENT); other content than the one asked
+ * for: the same (SHARD_CHANGED); a shard that the model has not: NOT_FOUND. A running fetch holds
+ * the call pending, so that a node that drains may still give its shards away. */
+void expert_fetch_message(void *ctx, sy_call *call, sy_msg *msg);
+void expert_fetch_end(void *ctx, sy_call *call, int cancelled);
+uint32_t expert_fetch_server_running(expert_fetch_server *server);
+uint64_t expert_fetch_server_bytes(const expert_fetch_server *server); /* given away so far */
+
+/* ---- taking ---- */
+/* Watches over every fetch of this node: one thread, which sleeps while there is none. */
+typedef struct expert_fetcher expert_fetcher;
+typedef struct expert_fetcher_config {
+    const sy_model *model;     /* borrowed */
+    sy_shard_store *store;     /* borrowed */
+    const sy_kernels *kernels; /* what the probe runs with */
+    int64_t stall_us;          /* a peer that sends nothing for so long is given up. 0: 5 s */
+    int64_t total_us;          /* a whole shard must be here by then. 0: 10 min */
+} expert_fetcher_config;
+SY_MUST_USE sy_status expert_fetcher_open(expert_fetcher **out, const expert_fetcher_config *config,
+                                          sy_error *err);
+void expert_fetcher_close(expert_fetcher *fetcher); /* no fetch runs any more; accepts NULL */
+
+typedef struct expert_source {
+    const char *node;    /* for errors and logs */
+    const char *address; /* of its gRPC server */
+} expert_source;
+
+typedef struct expert_fetch_job {
+    uint32_t layer, expert;
+    const expert_source *source; /* [n_sources], in order of preference */
+    size_t n_sources;
+    const atomic_int *stop; /* not 0: give up soon (SY_ECANCELLED); NULL: never */
+    /* After each chunk that has been packed, from the calling thread: may sleep, to pace the load,
+     * less than the giver's patience (stall_us). added == total: all bytes are there, the
+     * verification comes next. Begins at the front again when a source turned out wrong. NULL:
+     * nobody cares. */
+    void (*progress)(void *arg, uint64_t added, uint64_t total);
+    void *progress_arg;
+} expert_fetch_job;
+
+/* Fetches one shard, blocking: any thread, several at once for different shards. Chunks are checked
+ * one by one. After a lost connection, or a peer that stalls or is busy, it goes on where it was, a
+ * few times, from the next source that has the same content. A source that sends wrong bytes is
+ * never asked again, and what it sent is thrown away; so is one that has not the shard.
+ *
+ * SY_OK: *out is verified and exactly what the source announced; *source is the index of the one
+ * that sent the last byte (source may be NULL). The caller publishes or abandons it. Otherwise
+ * nothing is left in the store, and err names the node, when it is about one:
+ *  SY_EUNAVAILABLE, SY_EDEADLINE     nobody reachable, or busy: worth another try later
+ *  SY_EPRECONDITION, SY_ENOTFOUND    no source has it (any more)
+ *  SY_EINVAL                         a peer broke the protocol, or has another form
+ *  SY_EDATALOSS                      damaged on the way, or other than announced
+ *  SY_EEXISTS, SY_ELIMIT, SY_ENOMEM  of this node, as sy_shard_begin has them
+ *  SY_ECANCELLED                     stop */
+SY_MUST_USE sy_status expert_fetch(expert_fetcher *fetcher, sy_shard_builder **out, size_t *source,
+                                   const expert_fetch_job *job, sy_error *err);
+
+#endif

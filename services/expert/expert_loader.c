@@ -1,0 +1,409 @@
+/* expert_loader.c - brings shards into memory: from the checkpoint, or from a node that has them.
+ * A loader thread decides, locks and tells at ordinary priority; reading, packing and verifying is
+ * done for it by an idle thread (expert_idle.h), in small steps, so that requests do not feel a
+ * migration. What comes from another node is packed as it arrives, by the loader itself: it may not
+ * be kept waiting in the middle of the network's work. How fast both go is --load-mb-s. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "expert.h"
+#include "sy_clock.h"
+#include "sy_fault.h"
+#include "sy_log.h"
+
+enum {
+    STEP_BYTES = 512 << 10,
+    TELL_US = 100 * 1000,       /* progress is told this often at most */
+    PACE_SLICE_US = 100 * 1000, /* how long a paced loader sleeps without looking up */
+    ANSWER_AGE_US = 2 * 1000 * 1000,
+    LOG_US = 10 * 1000 * 1000,
+    FAILURE_LOG_US = 1000 * 1000,
+    SOURCES_MAX = 8
+};
+
+#define FROM_CHECKPOINT "checkpoint"
+
+/* A load under way. */
+typedef struct load {
+    expert_loader *loader;
+    expert *expert;
+    uint32_t shard, layer, id; /* id: of the expert in its layer */
+    uint64_t added_bytes;
+    int64_t told_us;
+    char source[SY_NODE_BYTES];
+} load;
+
+/* ---- pace and progress ---- */
+
+/* The loaders share one budget: sleeps until there is some left for n more bytes, or the load is to
+ * stop. */
+static void pace(load *l, uint64_t n)
+{
+    expert *self = l->expert;
+    residency *r = &self->residency;
+    int64_t now_us = sy_clock_us();
+
+    if (self->load_bytes_per_s == 0) return;
+    pthread_mutex_lock(&r->pace_mutex);
+    r->paced_us = SY_MAX(r->paced_us, now_us) + (int64_t)(n * 1000000 / self->load_bytes_per_s);
+    const int64_t until_us = r->paced_us;
+    pthread_mutex_unlock(&r->pace_mutex);
+    for (; now_us < until_us && !atomic_load(&l->loader->stop); now_us = sy_clock_us()) {
+        const int64_t sleep_us = SY_MIN(until_us - now_us, (int64_t)PACE_SLICE_US);
+        nanosleep(&(struct timespec){.tv_nsec = sleep_us * 1000}, NULL);
+    }
+}
+
+static void enter_verifying(load *l)
+{
+    residency *r = &l->expert->residency;
+
+    residency_lock(l->expert);
+    r->shard[l->shard].percent = 100;
+    sy_life_verifying(&r->shard[l->shard].life, sy_clock_us());
+    residency_entered(l->expert, l->shard);
+    residency_unlock(l->expert);
+}
+
+/* After each step: also expert_fetch's callback. */
+static void on_progress(void *arg, uint64_t added, uint64_t total)
+{
+    load *l = arg;
+    residency *r = &l->expert->residency;
+    const uint64_t n = added - SY_MIN(l->added_bytes, added);
+    int64_t now_us;
+
+    l->added_bytes = added;
+    pace(l, n);
+    now_us = sy_clock_us();
+    if (added == total) {
+        enter_verifying(l);
+    } else if (now_us - l->told_us >= TELL_US) {
+        l->told_us = now_us;
+        residency_lock(l->expert);
+        r->shard[l->shard].percent = (uint8_t)(added * 100 / total);
+        watch_changed(l->expert, l->shard);
+        residency_unlock(l->expert);
+    }
+}
+
+/* ---- the two sources ---- */
+
+/* What the idle thread does in one go: a step of bytes, or the verification. */
+typedef struct step {
+    load *load;
+    sy_shard_builder *builder;
+    sy_error *err;
+    int done; /* all bytes are there */
+    sy_status status;
+} step;
+
+static void add_step(void *arg)
+{
+    step *s = arg;
+
+    s->status = sy_shard_add_from_checkpoint(s->builder, STEP_BYTES, &s->done, s->err);
+}
+
+static void verify_step(void *arg)
+{
+    step *s = arg;
+    sy_shard_identity identity; /* it is in the shard as well */
+
+    s->status = sy_shard_verify(s->builder, &identity, s->load->expert->kernels, s->err);
+}
+
+static sy_status run_step(step *s, void (*fn)(void *arg))
+{
+    expert_idle_run(s->load->loader->idle, fn, s);
+    if (s->status == SY_OK && atomic_load(&s->load->loader->stop))
+        s->status = sy_error_set(s->err, SY_ECANCELLED, "it is no longer wanted here");
+    return s->status;
+}
+
+static sy_status add_steps(step *s, uint64_t total)
+{
+    sy_status st;
+
+    while (!s->done) {
+        SY_TRY(run_step(s, add_step));
+        on_progress(s->load, s->done ? total : sy_shard_added(s->builder), total);
+    }
+    st = run_step(s, verify_step);
+out:
+    return st;
+}
+
+static sy_status from_checkpoint(load *l, sy_shard_builder **out, sy_error *err)
+{
+    expert *self = l->expert;
+    sy_shard_builder *builder;
+    sy_shard_form form;
+    sy_status st;
+
+    *out = NULL;
+    sy_shard_form_of(&form, self->model, l->layer, l->id);
+    st = sy_shard_begin(&builder, self->store, l->layer, l->id, NULL, err);
+    if (st != SY_OK) return st;
+    SY_TRY(
+        add_steps(&(step){.load = l, .builder = builder, .err = err}, sy_shard_form_bytes(&form)));
+    snprintf(l->source, sizeof(l->source), "%s", FROM_CHECKPOINT);
+    *out = builder;
+    builder = NULL;
+out:
+    sy_shard_abandon(builder);
+    return st;
+}
+
+static sy_status from_peers(load *l, sy_shard_builder **out, sy_error *err)
+{
+    expert *self = l->expert;
+    expert_answer *holder[SOURCES_MAX];
+    expert_source source[SOURCES_MAX];
+    size_t used = 0;
+    const size_t n = expert_peers_holders(self->peers, holder, SOURCES_MAX, l->layer, l->id,
+                                          self->checkpoint_hash, ANSWER_AGE_US);
+    const expert_fetch_job job = {.layer = l->layer,
+                                  .expert = l->id,
+                                  .source = source,
+                                  .n_sources = n,
+                                  .stop = &l->loader->stop,
+                                  .progress = on_progress,
+                                  .progress_arg = l};
+    sy_status st;
+
+    *out = NULL;
+    if (n == 0)
+        return sy_error_set(err, SY_EUNAVAILABLE, "no other node of this checkpoint has it");
+    for (size_t i = 0; i < n; i++) source[i] = (expert_source){holder[i]->node, holder[i]->address};
+    l->added_bytes = 0;
+    st = expert_fetch(self->fetcher, out, &used, &job, err);
+    if (st == SY_OK) snprintf(l->source, sizeof(l->source), "%s", holder[used]->node);
+    for (size_t i = 0; i < n; i++) expert_answer_unref(holder[i]);
+    return st;
+}
+
+/* Neither a stop nor a lack of memory gets better with another source. */
+static int other_source_may_help(sy_status st)
+{
+    return st != SY_OK && st != SY_ECANCELLED && st != SY_ELIMIT && st != SY_ENOMEM &&
+           st != SY_EEXISTS;
+}
+
+/* From the preferred source, then from the other one. A checkpoint that is whole but failed
+ * otherwise would fail from anywhere. */
+static sy_status from_anywhere(load *l, sy_shard_builder **out, sy_error *err)
+{
+    static _Atomic int64_t logged_us;
+    sy_error second = {0};
+    sy_status st;
+
+    *out = NULL;
+    if (sy_fault_hit("expert.load")) return sy_error_set(err, SY_EIO, "injected fault");
+    if (l->expert->load_from_peers) {
+        st = from_peers(l, out, err);
+        if (!other_source_may_help(st)) return st;
+        sy_log(SY_LOG_DEBUG, "layer %u expert %u is loaded from the checkpoint: %s", l->layer,
+               l->id, err->message);
+        return from_checkpoint(l, out, err);
+    }
+    st = from_checkpoint(l, out, err);
+    if (st != SY_EDATALOSS) return st;
+    if (sy_log_due(&logged_us, LOG_US))
+        sy_log_error(SY_LOG_ERROR, err,
+                     "this node's checkpoint is damaged; what is needed is asked of other nodes");
+    sy_error_clear(&second);
+    if (from_peers(l, out, &second) == SY_OK) return SY_OK;
+    snprintf(err->message + strlen(err->message), sizeof(err->message) - strlen(err->message),
+             "; from other nodes: %.200s", second.message);
+    return st;
+}
+
+/* ---- the end of a load ---- */
+
+/* What tests use to make outputs wrong although all hashes are right: the sign of one weight. */
+static void flip_a_bit(expert *self, const load *l)
+{
+    const sy_shard *shard = sy_shard_get(self->store, l->layer, l->id);
+
+    if (shard == NULL) return;
+    uint8_t *first = (uint8_t *)(uintptr_t)shard->up.data;
+    first[sy_dtype_bytes(shard->up.dtype) - 1] ^= 0x80;
+    sy_shard_put(self->store, shard);
+}
+
+static void publish(load *l, sy_shard_builder *builder)
+{
+    expert *self = l->expert;
+    residency *r = &self->residency;
+    expert_shard *e = &r->shard[l->shard];
+
+    residency_lock(self);
+    sy_shard_publish(builder);
+    if (sy_fault_hit("expert.flip")) flip_a_bit(self, l);
+    const sy_shard *shard = sy_shard_get(self->store, l->layer, l->id);
+    e->bytes = shard->bytes; /* under this lock nobody takes it out again */
+    e->identity = shard->identity;
+    sy_shard_put(self->store, shard);
+    r->device_bytes[atomic_load(&r->device[l->shard])] += e->bytes;
+    e->percent = 100;
+    memcpy(e->source, l->source, sizeof(e->source));
+    residency_reason(self, l->shard, "");
+    sy_life_loaded(&e->life, sy_clock_us());
+    residency_entered(self, l->shard);
+    if (e->life.state == SY_SHARD_LINGERING) pthread_cond_signal(&r->leaving);
+    residency_unlock(self);
+    sy_metric_add(strcmp(l->source, FROM_CHECKPOINT) == 0 ? self->loads : self->fetches, 1);
+}
+
+/* Given up because it was not wanted: nothing went wrong, and if it is wanted again by now, then it
+ * is as any other that is not here. Mutex held. */
+static void give_up(expert *self, uint32_t shard)
+{
+    expert_shard *e = &self->residency.shard[shard];
+    const int wanted = e->life.wanted;
+
+    sy_life_wanted(&e->life, 0, sy_clock_us());
+    sy_life_failed(&e->life, sy_clock_us());
+    sy_life_wanted(&e->life, wanted, sy_clock_us());
+    residency_reason(self, shard, "");
+}
+
+/* What went wrong, without the shard's name, which stands beside it wherever it is shown. */
+static const char *bare_message(const sy_error *err, uint32_t layer, uint32_t id)
+{
+    char name[48];
+    const int n = snprintf(name, sizeof(name), "layer %u expert %u: ", layer, id);
+
+    return strncmp(err->message, name, (size_t)n) == 0 ? err->message + n : err->message;
+}
+
+/* Mutex held. */
+static void fail(expert *self, uint32_t shard, const sy_error *err)
+{
+    static _Atomic int64_t logged_us;
+    residency *r = &self->residency;
+    expert_shard *e = &r->shard[shard];
+    const uint32_t layer = shard / r->experts, id = shard % r->experts;
+    const uint32_t n_lingering = r->n_in_state[SY_SHARD_LINGERING];
+    const char *message = bare_message(err, layer, id);
+    char why[sizeof(e->reason)];
+
+    e->needs_room = strcmp(err->reason, "SHARD_MEMORY") == 0;
+    if (e->needs_room && n_lingering > 0)
+        snprintf(why, sizeof(why), "%.90s; %u shards that linger here leave once others have them",
+                 message, n_lingering);
+    else
+        snprintf(why, sizeof(why), "%.*s", (int)sizeof(why) - 1, message);
+    const int news = strcmp(why, e->reason) != 0; /* not with every try */
+    residency_reason(self, shard, why);
+    sy_life_failed(&e->life, sy_clock_us());
+    if (e->needs_room) pthread_cond_signal(&r->leaving);
+    sy_metric_add(self->load_failures, 1);
+    if (news && sy_log_due(&logged_us, FAILURE_LOG_US))
+        sy_log(SY_LOG_ERROR, "layer %u expert %u cannot be loaded: %s (%u shards failed here)",
+               layer, id, message, r->n_in_state[SY_SHARD_FAILED] + 1);
+}
+
+static void load_one(expert_loader *loader, uint32_t shard)
+{
+    expert *self = loader->expert;
+    load l = {.loader = loader,
+              .expert = self,
+              .shard = shard,
+              .layer = shard / self->residency.experts,
+              .id = shard % self->residency.experts};
+    sy_shard_builder *builder;
+    sy_error err = {0};
+
+    sy_error_clear(&err);
+    const sy_status st = from_anywhere(&l, &builder, &err);
+    if (st == SY_OK) {
+        publish(&l, builder);
+        return;
+    }
+    residency_lock(self);
+    self->residency.shard[shard].percent = 0;
+    if (st == SY_ECANCELLED || !self->residency.shard[shard].life.wanted)
+        give_up(self, shard);
+    else
+        fail(self, shard, &err);
+    residency_entered(self, shard);
+    residency_unlock(self);
+}
+
+/* ---- threads ---- */
+
+/* The first shard, in order of layers, that may be loaded now; -1: none, and *until_us is when one
+ * that failed may be tried again. Mutex held. */
+static int64_t next_to_load(const residency *r, int64_t *until_us)
+{
+    const int64_t now_us = sy_clock_us();
+
+    *until_us = SY_NEVER_US;
+    for (uint32_t i = 0; i < r->n_shards; i++) {
+        const expert_shard *e = &r->shard[i];
+        if (e->wanted_device == EXPERT_NO_DEVICE) continue;
+        if (sy_life_must_load(&e->life, now_us)) return i;
+        if (e->life.state == SY_SHARD_FAILED) *until_us = SY_MIN(*until_us, e->life.retry_us);
+    }
+    return -1;
+}
+
+/* Sleeps until there is something to do and claims it; 0: the node stops. */
+static int take_work(expert_loader *loader)
+{
+    expert *self = loader->expert;
+    residency *r = &self->residency;
+    int64_t shard, until_us;
+
+    residency_lock(self);
+    loader->busy = 0;
+    while (!r->stopping && (shard = next_to_load(r, &until_us)) < 0)
+        residency_wait(self, &r->work, until_us);
+    if (!r->stopping) {
+        expert_shard *e = &r->shard[shard];
+        loader->busy = 1;
+        loader->shard = (uint32_t)shard;
+        atomic_store(&loader->stop, 0);
+        atomic_store(&r->device[shard], e->wanted_device);
+        e->percent = 0;
+        e->needs_room = 0;
+        sy_life_loading(&e->life, sy_clock_us());
+        residency_entered(self, (uint32_t)shard);
+    }
+    residency_unlock(self);
+    return loader->busy;
+}
+
+static void *loader_main(void *arg)
+{
+    expert_loader *loader = arg;
+
+    while (take_work(loader)) load_one(loader, loader->shard);
+    return NULL;
+}
+
+sy_status loader_open(expert *self, sy_error *err)
+{
+    for (uint32_t i = 0; i < self->n_loaders; i++) {
+        expert_loader *loader = &self->residency.loader[i];
+        const sy_status st = expert_idle_open(&loader->idle, err);
+        if (st != SY_OK) return st;
+        loader->expert = self;
+        if (pthread_create(&loader->thread, NULL, loader_main, loader) != 0)
+            return sy_error_set(err, SY_EIO, "no thread for a loader");
+        loader->started = 1;
+    }
+    return SY_OK;
+}
+
+void loader_close(expert *self)
+{
+    for (uint32_t i = 0; i < EXPERT_LOADERS_MAX; i++) {
+        expert_loader *loader = &self->residency.loader[i];
+        if (loader->started) pthread_join(loader->thread, NULL);
+        expert_idle_close(loader->idle);
+    }
+}
