@@ -158,7 +158,8 @@ def synthetic(args, name):
 
 
 def move_a_quarter(cluster, layers, experts, there):
-    """Every fourth expert goes to the other node, or back; returns when all have arrived."""
+    """A quarter of all experts goes from the first node to the second, or back; returns when all have
+    arrived. Before and after, both nodes have work in every layer."""
     from sy_client import wait_for
 
     node = "expert-1" if there else "expert-0"
@@ -169,64 +170,80 @@ def move_a_quarter(cluster, layers, experts, there):
     wanted = {tuple(map(int, f.split("/"))) for f in fields}
 
     def arrived():
+        time.sleep(0.2)  # asking is work for the node as well
         shards = cluster.shards_of(node) or []
         return wanted <= {(s["layer"], s["expert"]) for s in shards if s["state"] == "resident"}
     wait_for(arrived, "the shards to arrive", 600)
     return begin, time.monotonic(), len(fields)
 
 
-def measure_migration(args):
-    """Paired windows of the same length: without, with, without, with..."""
+def window(traffic, begin, end):
+    gaps = traffic.since(begin, end)
+    return {"tokens": len(gaps), "p50_ms": percentile(gaps, 0.5) * 1e3,
+            "p99_ms": percentile(gaps, 0.99) * 1e3}
+
+
+def migration_cluster(args, name, path, experts):
     import sy_cluster
 
+    cluster = sy_cluster.HandCluster()
+    cluster.model_name = name
+    cluster.start_redis()
+    for i in range(2):
+        # Gone as soon as they may, so that the way back loads again.
+        cluster.start("expert", i, model=path, linger_s=0, threads=1, load_mb_s=args.load_mb_s,
+                      load_from=args.load_from)
+    cluster.start("router", 0, model=path)
+    cluster.start("aggregator", 0, model=path, threads=1)
+    cluster.set_placement({"*/*": "expert-0/cpu:0",
+                           **{f"*/{e}": "expert-1/cpu:0" for e in range(1, experts, 2)}})
+    return cluster
+
+
+def measure_migration(args):
+    """Pairs of windows of the same length, one with the migration in it and one without."""
     result = {}
     for name in args.models.split(","):
         path = ROOT / "models" / "trio" if name == "trio" else synthetic(args, name)
         config = json.loads((path / "config.json").read_text())
         layers = config["num_hidden_layers"]
         experts = config.get("num_local_experts") or config.get("num_experts")
-        sy_cluster.MODEL = path
-        cluster = sy_cluster.HandCluster()
-        cluster.model_name = name
+        cluster = migration_cluster(args, name, path, experts)
         try:
-            cluster.start_redis()
-            for i in range(2):
-                # Gone as soon as they may, so that the way back loads again.
-                cluster.start("expert", i, linger_s=0, threads=1)
-            cluster.start("router", 0)
-            cluster.start("aggregator", 0)
-            cluster.set_placement({"*/*": "expert-0/cpu:0"})
             cluster.wait_ready(timeout_s=300)
             cluster.wait_connected()
-            prompts = [[1, 5, 9, 13 + i] for i in range(4)]
-            traffic = Traffic(cluster, 2, 24, prompts)
-            traffic.wait_answers(4)
+            traffic = Traffic(cluster, args.migration_clients, 64,
+                              [[1, 5, 9, 13 + i] for i in range(4)])
+            traffic.wait_answers(8)
             pairs, moved, there = [], 0, True
             for _ in range(args.rounds):
-                begin, end, moved = move_a_quarter(cluster, layers, experts, there)
+                begin, arrived, moved = move_a_quarter(cluster, layers, experts, there)
                 there = not there
-                traffic.wait_answers(4)
-                during = traffic.since(begin, max(end, begin + 2.0))
-                quiet_from = time.monotonic()
-                time.sleep(max(end - begin, 2.0))
-                traffic.wait_answers(4)
-                quiet = traffic.since(quiet_from)
-                pairs.append({"seconds": end - begin,
-                              "p99_ms": percentile(during, 0.99) * 1e3,
-                              "quiet_p99_ms": percentile(quiet, 0.99) * 1e3,
-                              "p50_ms": percentile(during, 0.5) * 1e3,
-                              "quiet_p50_ms": percentile(quiet, 0.5) * 1e3})
+                time.sleep(max(0.0, begin + args.window_s - time.monotonic()))
+                end = time.monotonic()
+                traffic.wait_answers(2)
+                quiet_begin = time.monotonic()
+                while time.monotonic() - quiet_begin < arrived - begin:
+                    time.sleep(0.2)
+                    cluster.shards_of("expert-0")
+                time.sleep(max(0.0, quiet_begin + (end - begin) - time.monotonic()))
+                quiet_end = time.monotonic()
+                traffic.wait_answers(2)
+                pairs.append({"migration_s": arrived - begin,
+                              "during": window(traffic, begin, arrived),
+                              "with": window(traffic, begin, end),
+                              "without": window(traffic, quiet_begin, quiet_end)})
                 log(f"{name}: {pairs[-1]}")
             traffic.stop()
             result[name] = {
-                "shards_moved": moved, "rounds": pairs,
-                "p99_ratio_median": statistics.median(p["p99_ms"] / p["quiet_p99_ms"]
-                                                      for p in pairs),
-                "p50_ratio_median": statistics.median(p["p50_ms"] / p["quiet_p50_ms"]
-                                                      for p in pairs)}
+                "shards_moved": moved, "load_mb_s": args.load_mb_s, "load_from": args.load_from,
+                "rounds": pairs,
+                "p99_ratio_median": statistics.median(
+                    p["during"]["p99_ms"] / p["without"]["p99_ms"] for p in pairs),
+                "p50_ratio_median": statistics.median(
+                    p["during"]["p50_ms"] / p["without"]["p50_ms"] for p in pairs)}
         finally:
             cluster.close()
-            sy_cluster.MODEL = ROOT / "models" / "trio"
     return result
 
 
@@ -349,6 +366,10 @@ def main():
     p.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("/tmp/switchyard-bench"))
     p.add_argument("--models", default="trio", help="for the migration: trio, or synth presets")
     p.add_argument("--rounds", type=int, default=5, help="pairs of windows of the migration")
+    p.add_argument("--window-s", type=float, default=4.0, help="of the migration's windows")
+    p.add_argument("--load-mb-s", type=int, default=100, help="expert nodes' pace of loading")
+    p.add_argument("--load-from", default="checkpoint", help="checkpoint or peers")
+    p.add_argument("--migration-clients", type=int, default=2)
     p.add_argument("--failures", type=int, default=20, help="rounds of the kill loop")
     p.add_argument("--clients", type=int, default=8)
     p.add_argument("--only", default=",".join(PARTS))

@@ -150,10 +150,30 @@ static void print_left_alone(const balance_round *r)
     }
 }
 
+void balance_minimum_text(char *out, size_t cap, const balance_round *r)
+{
+    const uint32_t wanted = r->problem.min_replicas, in_force = r->plan.min_nodes;
+    const char *const origin =
+        r->problem.is_min_found ? "the placement's least, --min-replicas auto" : "--min-replicas";
+
+    if (in_force < wanted) {
+        snprintf(out, cap, "every expert on %u nodes or more: all there are, %u are wanted (%s)",
+                 in_force, wanted, origin);
+    } else if (in_force < 2) {
+        snprintf(out, cap, "no minimum of nodes for an expert (%s)", origin);
+    } else {
+        snprintf(out, cap, "every expert on %u nodes or more (%s)", in_force, origin);
+    }
+}
+
 void balance_print(const balance_round *r)
 {
+    char minimum[160];
+
+    balance_minimum_text(minimum, sizeof(minimum), r);
     printf("model %s: %u layers of %u experts on %u devices, %.0f rows\n", r->place.model,
            r->plan.layers, r->plan.experts, r->problem.input.n_devices, r->n_rows);
+    printf("%s\n", minimum);
     print_devices(r);
     print_layers(r);
     if (r->plan.n_changes > 0) print_changes(r);
@@ -211,6 +231,14 @@ static json_t *layers_json(const balance_round *r)
     return list;
 }
 
+static json_t *minimum_json(const balance_round *r)
+{
+    return json_pack("{s:I, s:I, s:b, s:I, s:I}", "nodes", (json_int_t)r->plan.min_nodes, "wanted",
+                     (json_int_t)r->problem.min_replicas, "automatic", r->problem.is_min_found,
+                     "short", (json_int_t)r->plan.n_short, "short_left",
+                     (json_int_t)r->plan.n_short_left);
+}
+
 static json_t *closed_json(const balance_round *r)
 {
     json_t *list = json_array();
@@ -232,7 +260,7 @@ int balance_print_json(const balance_round *r, uint64_t number)
 
     return tool_json_print_line(json_pack(
         "{s:I, s:I, s:o, s:f, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:o, "
-        "s:{s:I, s:I, s:I}, s:o, s:o, s:o}",
+        "s:{s:I, s:I, s:I}, s:o, s:o, s:o, s:o}",
         "round", (json_int_t)number, "at_us", (json_int_t)sy_clock_wall_us(), "model",
         tool_json_text(r->place.model, strlen(r->place.model)), "rows", r->n_rows, "before",
         ratio_json(&r->plan.before), "after", ratio_json(&r->plan.after), "fields",
@@ -242,8 +270,8 @@ int balance_print_json(const balance_round *r, uint64_t number)
         (json_int_t)r->plan.n_lost_left, "applied", r->is_applied, "dry_run", r->options->dry_run,
         "entry", r->entry_id, "why", tool_json_text(r->why, strlen(r->why)), "left_alone", "canary",
         (json_int_t)held[BALANCE_CANARY], "refused", (json_int_t)held[BALANCE_REFUSED], "closed",
-        (json_int_t)held[BALANCE_CLOSED], "nodes_out", closed_json(r), "layers", layers_json(r),
-        "changes", changes_json(r)));
+        (json_int_t)held[BALANCE_CLOSED], "min_replicas", minimum_json(r), "nodes_out",
+        closed_json(r), "layers", layers_json(r), "changes", changes_json(r)));
 }
 
 int balance_print_json_nothing(uint64_t number, const char *why)

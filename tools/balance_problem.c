@@ -189,12 +189,21 @@ static uint32_t slots_in_memory(const balance_problem *p, const balance_question
     return (uint32_t)SY_MIN(n, (uint64_t)NO_LIMIT);
 }
 
+static uint32_t count_open_nodes(const balance_problem *p)
+{
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < p->n_nodes; i++) n += p->node[i].is_open != 0;
+    return n;
+}
+
 static void count_slots(balance_problem *p, const balance_question *q)
 {
+    const uint64_t replicas = SY_MAX(SY_MIN(p->min_replicas, count_open_nodes(p)), 1);
     const uint64_t layers = p->input.layers, experts = p->input.experts;
     const uint64_t spare = q->n_spare >= 0 ? (uint64_t)q->n_spare : (experts + 7) / 8;
     const uint64_t n_devices = p->input.n_devices;
-    const uint64_t even = (layers * (experts + spare) + n_devices - 1) / n_devices;
+    const uint64_t even = (layers * (experts * replicas + spare) + n_devices - 1) / n_devices;
 
     for (uint32_t d = 0; d < p->input.n_devices; d++) {
         p->input_device[d].slots =
@@ -319,6 +328,39 @@ static sy_status take_experts(balance_problem *p, const balance_question *q, sy_
     return SY_OK;
 }
 
+/* ---- the minimum ---- */
+
+static uint32_t count_list_nodes(const sy_target_list *list)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < list->n; i++) {
+        uint32_t before = 0;
+
+        while (strcmp(list->target[before].node, list->target[i].node) != 0) before++;
+        n += before == i;
+    }
+    return n;
+}
+
+static void find_minimum(balance_problem *p, const balance_question *q)
+{
+    uint32_t least = UINT32_MAX;
+
+    p->is_min_found = q->min_replicas < 0;
+    p->min_replicas = (uint32_t)SY_MAX(q->min_replicas, 0);
+    if (!p->is_min_found) return;
+    for (size_t at = 0; at < (size_t)p->input.layers * p->input.experts; at++) {
+        const sy_target_list *const list = sy_snapshot_targets(
+            q->snapshot, (uint32_t)(at / p->input.experts), (uint32_t)(at % p->input.experts));
+
+        /* One that is placed nowhere says nothing about how safe the others should be. */
+        if (p->hold[at] != BALANCE_FREE || list == NULL || list->n == 0) continue;
+        least = SY_MIN(least, count_list_nodes(list));
+    }
+    if (least != UINT32_MAX) p->min_replicas = SY_MIN(least, q->replicas_max);
+}
+
 /* ---- what is on its way ---- */
 
 static void wait_for(balance_problem *p, const balance_question *q, uint32_t layer, uint32_t expert,
@@ -360,6 +402,7 @@ sy_status balance_problem_make(balance_problem *out, const balance_question *q, 
     SY_TRY(find_nodes(out, q, err));
     SY_TRY(find_devices(out, q, err));
     SY_TRY(take_experts(out, q, err));
+    find_minimum(out, q);
     count_slots(out, q);
     find_waiting(out, q);
     out->input.device = out->input_device;
@@ -402,6 +445,18 @@ static int has_holder(const sy_balance_plan *plan, size_t at, uint32_t d)
     return 0;
 }
 
+/* Appends targets on nodes that are gone, as long as the list is on fewer nodes than the minimum.
+ */
+static void keep_gone(sy_target_list *list, const balance_problem *p, const sy_target_list *was)
+{
+    for (uint32_t i = 0; was != NULL && i < was->n && list->n < SY_TARGETS_MAX; i++) {
+        const balance_node *const node = find_node(p, was->target[i].node);
+
+        if (count_list_nodes(list) >= p->min_replicas) return;
+        if (node != NULL && node->is_gone) list->target[list->n++] = was->target[i];
+    }
+}
+
 /* Those that stay keep their order; who is new comes after them. */
 static sy_status make_value(char out[SY_PLACEMENT_VALUE_MAX], const balance_problem *p,
                             const sy_target_list *was, const sy_balance_plan *plan, size_t at,
@@ -424,6 +479,7 @@ static sy_status make_value(char out[SY_PLACEMENT_VALUE_MAX], const balance_prob
         memcpy(list.target[list.n].node, device->node, sizeof(device->node));
         memcpy(list.target[list.n++].device, device->device, sizeof(device->device));
     }
+    keep_gone(&list, p, was);
     if (sy_targets_format(out, SY_PLACEMENT_VALUE_MAX, &list) >= SY_PLACEMENT_VALUE_MAX)
         return sy_error_set(err, SY_ELIMIT, "the names of %u nodes are too long for one value",
                             list.n);

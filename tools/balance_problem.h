@@ -41,6 +41,8 @@ typedef struct balance_problem {
     uint32_t *offset, *holder;
     uint8_t *hold; /* [layers*experts] balance_hold; also input.pinned */
     size_t n_held[BALANCE_CLOSED + 1];
+    uint32_t min_replicas; /* nodes that each expert must be on, as was asked for or found out */
+    int is_min_found;      /* from the placement */
     size_t n_waiting;    /* wanted on a node that takes part, and neither resident nor failed yet */
     char waits_for[320]; /* the first of them; "" */
 } balance_problem;
@@ -56,7 +58,11 @@ typedef struct balance_question { /* borrowed during the call */
     const char *const
         *canary; /* [n_canaries] on what one runs: its name: "3/17", "3/1,3/2", stars */
     size_t n_canaries;
-    int64_t n_spare;      /* replicas of a layer; -1: an eighth of its experts */
+    int64_t n_spare;       /* replicas of a layer; -1: an eighth of its experts */
+    uint32_t replicas_max; /* of an expert */
+    /* Nodes that each expert must be on; -1: as many as placement wants each to be on that may be
+     * touched, whether all of them are alive or not. */
+    int64_t min_replicas;
     uint64_t shard_bytes; /* 0: not known */
 } balance_question;
 
@@ -68,8 +74,10 @@ void balance_problem_free(balance_problem *problem); /* accepts a zeroed one */
 /* "placed again: ..."; "canary" and the like. */
 const char *balance_hold_text(balance_hold hold);
 
-/* Sets the fields of map that the plan changes. What is not placed again stays as it is. *n_fields:
- * how many. Guards the field with a star that spoke for an expert until now. */
+/* Sets the fields of map that the plan changes. What is not placed again stays as it is; and an
+ * expert that is left on fewer nodes than the minimum keeps nodes that are gone in its value, so
+ * that the next round knows what is missing. *n_fields: how many. Guards the field with a star that
+ * spoke for an expert until now. */
 SY_MUST_USE sy_status balance_set_fields(field_map *map, size_t *n_fields,
                                          const balance_problem *problem,
                                          const sy_snapshot *snapshot, const sy_balance_plan *plan,

@@ -125,15 +125,30 @@ static int must_keep(balance_round *r)
     return 1;
 }
 
+static uint32_t replicas_max_of(const balance_round *r)
+{
+    return (uint32_t)SY_MIN(r->options->replicas_max, SY_TARGETS_MAX);
+}
+
 static sy_status make_plan(balance_round *r, double min_gain, sy_error *err)
 {
-    const sy_balance_options options = {
-        .budget_bytes = (uint64_t)r->options->budget_mb * 1000000,
-        .replicas_max = (uint32_t)SY_MIN(r->options->replicas_max, SY_TARGETS_MAX),
-        .min_gain = min_gain};
+    const sy_balance_options options = {.budget_bytes = (uint64_t)r->options->budget_mb * 1000000,
+                                        .replicas_max = replicas_max_of(r),
+                                        .min_replicas = r->problem.min_replicas,
+                                        .min_gain = min_gain};
 
     sy_balance_plan_free(&r->plan);
     return sy_balance(&r->plan, &r->problem.input, &options, err);
+}
+
+/* How many are on too few nodes for want of budget, and not of room. */
+static size_t count_short_of_budget(const sy_balance_plan *plan)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < plan->n_changes; i++)
+        n += plan->change[i].why == SY_BALANCE_SHORT_BUDGET;
+    return n;
 }
 
 /* Says what the layers' verdicts come to when nothing moves. */
@@ -146,8 +161,18 @@ static void explain_rest(balance_round *r)
         snprintf(r->why, sizeof(r->why),
                  "%u experts have no holder, and %s to place them again: %s", r->plan.n_lost_left,
                  n[SY_BALANCE_NO_ROOM] > 0 ? "no device has room" : "no budget",
-                 n[SY_BALANCE_NO_ROOM] > 0 ? "more memory or a larger --spare is needed"
-                                           : "raise --budget-mb");
+                 n[SY_BALANCE_NO_ROOM] > 0
+                     ? "more memory, a larger --spare or a smaller --min-replicas is needed"
+                     : "raise --budget-mb");
+    } else if (r->plan.n_short_left > 0) {
+        const int is_budget = count_short_of_budget(&r->plan) > 0;
+
+        snprintf(r->why, sizeof(r->why),
+                 "%u experts are on fewer than %u nodes (--min-replicas), and %s",
+                 r->plan.n_short_left, r->plan.min_nodes,
+                 is_budget ? "no budget to place more: raise --budget-mb"
+                           : "no device of another node has room: more memory or a larger --spare "
+                             "is needed");
     } else if (n[SY_BALANCE_OVER_BUDGET] > 0) {
         snprintf(r->why, sizeof(r->why),
                  "max/mean load is %.3f, and no change fits into --budget-mb %lld",
@@ -172,6 +197,10 @@ static void explain_moves(balance_round *r, const char *because)
                      r->problem.input.shard_bytes > 0 ? tool_size(size, plan->load_bytes)
                                                       : "of a size that no node tells");
     if (plan->n_lost > 0) sy_strbuf_printf(&text, "; %u experts had no holder left", plan->n_lost);
+    if (plan->n_short + plan->n_short_left > 0) {
+        sy_strbuf_printf(&text, "; %u experts were on fewer than %u nodes, %u are so now",
+                         plan->n_short, plan->min_nodes, plan->n_short_left);
+    }
     if (has_enough_rows(r) && plan->n_lost == 0) {
         sy_strbuf_printf(&text, ": max/mean load %.3f -> %.3f, worst layer %.3f -> %.3f",
                          plan->before.mean, plan->after.mean, plan->before.worst,
@@ -197,6 +226,8 @@ sy_status balance_round_plan(balance_round *r, int (*is_gone)(void *arg, const c
                                        .canary = (const char *const *)r->canary,
                                        .n_canaries = r->n_canaries,
                                        .n_spare = r->options->spare,
+                                       .replicas_max = replicas_max_of(r),
+                                       .min_replicas = r->options->replicas_min,
                                        .shard_bytes = find_shard_bytes(r)};
 
     /* Then every expert counts the same: what is lost is spread by numbers. */
@@ -208,7 +239,7 @@ sy_status balance_round_plan(balance_round *r, int (*is_gone)(void *arg, const c
     memcpy(because, r->why, sizeof(because));
     if (r->n_fields > 0) {
         explain_moves(r, because);
-    } else if (because[0] == '\0' || r->plan.n_lost_left > 0) {
+    } else if (because[0] == '\0' || r->plan.n_lost_left + r->plan.n_short_left > 0) {
         explain_rest(r);
     }
 out:

@@ -12,6 +12,8 @@ typedef struct balance_options {
     int dry_run, watch, json, since_start;
     int64_t interval_s, sample_s, dead_after_s;
     int64_t budget_mb, spare, replicas_max, rows_min;
+    const char *min_text; /* --min-replicas as it is written */
+    int64_t replicas_min; /* -1: found out */
     double min_gain, threshold;
 } balance_options;
 
@@ -47,6 +49,9 @@ SY_MUST_USE sy_status balance_round_apply(balance_round *round, const char *auth
 void balance_round_free(balance_round *round);
 
 /* ---- what is printed ---- */
+/* "every expert on 2 nodes or more, as the placement has it (--min-replicas auto)": which minimum
+ * is in force, and where from. */
+void balance_minimum_text(char *out, size_t cap, const balance_round *round);
 void balance_print(const balance_round *round); /* a table, for people */
 /* One JSON object on one line. number 0: a single round. Returns the exit code. */
 int balance_print_json(const balance_round *round, uint64_t number);

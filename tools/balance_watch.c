@@ -26,6 +26,7 @@ typedef struct watch {
     double n_rows;
     uint64_t round;
     char stood_by[SY_MESSAGE_BYTES]; /* for whom, as it was said last */
+    char minimum[160];               /* of nodes, as it was said last */
 } watch;
 
 /* ---- load ---- */
@@ -141,6 +142,17 @@ static int stands_by(watch *w)
     return 1;
 }
 
+/* Which minimum is in force, when it is another one than before. */
+static void say_minimum(watch *w, const balance_round *r)
+{
+    char text[sizeof(w->minimum)];
+
+    balance_minimum_text(text, sizeof(text), r);
+    if (strcmp(text, w->minimum) == 0) return;
+    sy_log(SY_LOG_INFO, "%s", text);
+    memcpy(w->minimum, text, sizeof(text));
+}
+
 static void do_round(watch *w)
 {
     balance_round r;
@@ -156,6 +168,7 @@ static void do_round(watch *w)
                : r.is_applied  ? "moved"
                                : "would move",
                r.why);
+        say_minimum(w, &r);
         if (w->options->json) balance_print_json(&r, w->round);
     } else if (st != SY_ECANCELLED) {
         sy_log_error(SY_LOG_WARN, &err, "round %llu: nothing moves", (unsigned long long)w->round);

@@ -91,10 +91,27 @@ static const char usage[] =
     "until the devices of each layer have the same work, with as few bytes as possible; prints "
     "why;\n"
     "and writes that to the placement (--dry-run: does not). What stood on nodes that are gone is\n"
-    "placed again first. Experts whose value has shares, shadows or \"!\" are left alone.\n"
+    "placed again first: experts without any holder, then those on fewer nodes than the minimum\n"
+    "(--min-replicas), below which none falls. Experts whose value has shares, shadows or \"!\" "
+    "are\n"
+    "left alone.\n"
     "With --watch it does so every --interval-s, one balancer at a time, waits between rounds "
     "until\n"
     "what was asked for is in memory, and ends with SIGTERM.";
+
+/* 0: it is neither "auto" nor a number of replicas. */
+static int parse_minimum(balance_options *o)
+{
+    char *end;
+    long n;
+
+    o->replicas_min = -1;
+    if (strcmp(o->min_text, "auto") == 0) return 1;
+    n = strtol(o->min_text, &end, 10);
+    if (end == o->min_text || *end != '\0' || n < 0 || n > SY_TARGETS_MAX) return 0;
+    o->replicas_min = n;
+    return 1;
+}
 
 int cmd_balance(int argc, char **argv)
 {
@@ -104,6 +121,7 @@ int cmd_balance(int argc, char **argv)
                          .budget_mb = 4096,
                          .spare = -1,
                          .replicas_max = 8,
+                         .min_text = "auto",
                          .rows_min = 1000,
                          .min_gain = 0.02,
                          .threshold = 1.05};
@@ -133,6 +151,10 @@ int cmd_balance(int argc, char **argv)
         {"spare", "N", "replicas that a layer may have in all; -1: an eighth of its experts",
          SY_ARG_INT, &o.spare, -1, 1 << 20},
         {"max-replicas", "N", "of one expert", SY_ARG_INT, &o.replicas_max, 1, SY_TARGETS_MAX},
+        {"min-replicas", "N",
+         "nodes that each expert stays on, or comes to, for when one dies; auto: as many as the "
+         "placement gives every expert now; 1: evenness alone decides",
+         SY_ARG_STRING, &o.min_text, 0, 0},
         {"json", NULL, "print JSON: one object on one line, with --watch one for each round",
          SY_ARG_FLAG, &o.json, 0, 0},
     };
@@ -143,6 +165,10 @@ int cmd_balance(int argc, char **argv)
         return tool_usage_error(&err);
     if (!(o.min_gain >= 0.0)) return tool_bad_option("--min-gain: 0 or more");
     if (!(o.threshold >= 1.0)) return tool_bad_option("--threshold: 1 or more, 1 is perfect");
+    if (!parse_minimum(&o))
+        return tool_bad_option("--min-replicas: auto, or a number up to 16, as in 2");
+    if (o.replicas_min > o.replicas_max)
+        return tool_bad_option("--min-replicas is above --max-replicas");
     if (o.watch && o.since_start)
         return tool_bad_option("--since-start does not go with --watch, which counts by round");
     return o.watch ? balance_watch(&o) : balance_once(&o);

@@ -264,7 +264,7 @@ static sy_status parse_literal(static_entry *entry, const char *text, sy_error *
     }
     entry->address = calloc(1, sizeof(*entry->address));
     if (entry->address == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for an address");
-    snprintf(entry->address[0], sizeof(entry->address[0]), "%s", text);
+    memcpy(entry->address[0], text, strlen(text) + 1);
     entry->n = 1;
     return SY_OK;
 }

@@ -98,6 +98,12 @@ static sy_status open_problem(sy_bal_problem *problem, const sy_balance_input *i
     problem->world.n_experts = input->experts;
     problem->world.n_devices = input->n_devices;
     if (options->replicas_max == 0) problem->options.replicas_max = SY_TARGETS_MAX;
+    if (options->min_replicas > problem->options.replicas_max) {
+        return sy_error_set(err, SY_EINVAL,
+                            "at least %u replicas of each expert and at most %u contradict each "
+                            "other",
+                            options->min_replicas, problem->options.replicas_max);
+    }
     problem->world.replicas_max = SY_MIN(problem->options.replicas_max, input->n_devices);
     problem->world.stride = problem->world.replicas_max;
     for (size_t at = 0; at < n_all; at++) {
@@ -107,6 +113,7 @@ static sy_status open_problem(sy_bal_problem *problem, const sy_balance_input *i
     if (options->budget_bytes > 0 && input->shard_bytes > 0)
         problem->n_loads_max = options->budget_bytes / input->shard_bytes;
     SY_TRY(number_nodes(problem, err));
+    problem->world.min_nodes = SY_MIN(options->min_replicas, problem->world.n_nodes);
     SY_TRY(sy_bal_share_slots(problem, err));
     SY_TRY(sy_bal_list_lost(problem, err));
     problem->states = calloc(input->layers, sizeof(*problem->states));
@@ -143,7 +150,7 @@ static int pack_best(sy_bal_layer *work, sy_bal_states *states, double max, doub
     int is_done = 1;
 
     for (int left = PACK_TRIES; left >= 0 && is_done; left--) {
-        if (!sy_bal_pack(work, (double)left / PACK_TRIES)) break;
+        if (!sy_bal_pack(work, (double)left / PACK_TRIES)) continue;
         is_done = sy_bal_search(work, NULL);
         if (!is_done || sy_bal_max(work) >= max - sy_bal_epsilon(work)) continue;
         max = sy_bal_max(work);
@@ -170,8 +177,8 @@ static sy_status look_at_layer(sy_balance_layer *out, sy_bal_problem *problem, u
     sy_bal_take_layer(problem, layer);
     out->mean = work->mean;
     out->before = sy_bal_max(work);
-    out->bound = sy_bal_bound(work);
     n_left = sy_bal_repair(problem, layer);
+    out->bound = sy_bal_bound(work);
     out->base = sy_bal_max(work);
     if (!sy_bal_states_push(states, work)) goto no_memory;
     if (n_left > 0) {
@@ -200,6 +207,7 @@ sy_status sy_balance(sy_balance_plan *out, const sy_balance_input *input,
     SY_TRY(open_problem(&problem, input, options, err));
     out->layers = input->layers;
     out->experts = input->experts;
+    out->min_nodes = problem.world.min_nodes;
     out->layer = calloc(input->layers, sizeof(*out->layer));
     if (out->layer == NULL) {
         st = sy_error_set(err, SY_ENOMEM, "no memory to balance");

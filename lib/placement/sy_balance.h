@@ -5,7 +5,8 @@
  * Layers run one after another, so a layer takes as long as its busiest device: what counts is
  * max/mean device load in each layer by itself. An expert's load is split evenly among its holders.
  * Replicas of one expert stand on different nodes, or are spread evenly over nodes where there are
- * more replicas than nodes. */
+ * more replicas than nodes. For availability every expert can be given a minimum of nodes: no step
+ * goes below it, and who is below it is repaired before anything is evened out. */
 #ifndef SY_BALANCE_H
 #define SY_BALANCE_H
 
@@ -39,6 +40,10 @@ typedef struct sy_balance_input { /* borrowed during the call */
 typedef struct sy_balance_options {
     uint64_t budget_bytes; /* of loads; 0: no limit */
     uint32_t replicas_max; /* of one expert; 0: SY_TARGETS_MAX */
+    /* Nodes that hold each expert, or all nodes where there are fewer: no plan has fewer, except
+     * for an expert that has fewer now and cannot have more by budget or room; it keeps what it
+     * has. 0 and 1: none. At most replicas_max. */
+    uint32_t min_replicas;
     /* A change of a layer is made only when the layer's max/mean falls by at least this much, and
      * this much for each tenth of its experts that must be loaded: 0.02. */
     double min_gain;
@@ -71,8 +76,11 @@ typedef enum sy_balance_why {
     SY_BALANCE_REPLICATED,   /* it is hot: more holders */
     SY_BALANCE_MOVED,        /* as many holders, elsewhere */
     SY_BALANCE_THINNED,      /* fewer holders: less load there, or room for others */
+    SY_BALANCE_MINIMUM,      /* it was on fewer nodes than the minimum, and no longer is */
     SY_BALANCE_LEFT_BUDGET,  /* what it lost is not placed again now: the budget is spent */
-    SY_BALANCE_LEFT_ROOM     /* what it lost is not placed again: no device has room */
+    SY_BALANCE_LEFT_ROOM,    /* what it lost is not placed again: no device has room */
+    SY_BALANCE_SHORT_BUDGET, /* still on fewer nodes than the minimum: the budget is spent */
+    SY_BALANCE_SHORT_ROOM    /* the same: no device of a node without it has room */
 } sy_balance_why;
 
 typedef struct sy_balance_change {
@@ -98,16 +106,19 @@ typedef struct sy_balance_plan {
     size_t n_changes;
     sy_balance_ratio before, base, after;
     uint64_t n_loads, n_drops, load_bytes;
-    uint32_t n_lost;      /* experts without any holder */
-    uint32_t n_lost_left; /* that still have none */
+    uint32_t n_lost;       /* experts without any holder */
+    uint32_t n_lost_left;  /* that still have none */
+    uint32_t min_nodes;    /* the minimum in force: not more than there are nodes; 0 and 1: none */
+    uint32_t n_short;      /* experts with a holder, on fewer nodes than that */
+    uint32_t n_short_left; /* that are so by the plan; of those that had no holder, too */
 } sy_balance_plan;
 
-/* What is gone is placed again first, experts without any holder before others and busy ones before
- * idle ones, whatever it gains; then come the changes that gain the most for each byte, as long as
- * the budget lasts. No layer's busiest device gets more than `base`; a device that holds more than
- * its slots already gets nothing more. SY_OK: the caller ends *out with sy_balance_plan_free.
- * SY_EINVAL: a size, index or load is out of range, a device twice among an expert's holders, no
- * device; SY_ENOMEM. */
+/* What is gone is placed again first, experts without any holder before those on too few nodes,
+ * those before others, and busy ones before idle ones, whatever it gains; then come the changes
+ * that gain the most for each byte, as long as the budget lasts. No layer's busiest device gets
+ * more than `base`; a device that holds more than its slots already gets nothing more. SY_OK: the
+ * caller ends *out with sy_balance_plan_free. SY_EINVAL: a size, index or load is out of range, a
+ * device twice among an expert's holders, no device, min_replicas above replicas_max; SY_ENOMEM. */
 SY_MUST_USE sy_status sy_balance(sy_balance_plan *out, const sy_balance_input *input,
                                  const sy_balance_options *options, sy_error *err);
 void sy_balance_plan_free(sy_balance_plan *plan);    /* accepts a zeroed one */

@@ -13,14 +13,15 @@ int sy_bal_layer_open(sy_bal_layer *layer, const sy_bal_world *world)
     layer->cap = calloc(d, sizeof(*layer->cap));
     layer->fixed = calloc(d, sizeof(*layer->fixed));
     layer->origin = calloc(d, e);
+    layer->floor = calloc(e, sizeof(*layer->floor));
     layer->n = calloc(e, sizeof(*layer->n));
     layer->holder = calloc(e * world->stride, sizeof(*layer->holder));
     layer->has = calloc(d, e);
     layer->used = calloc(d, sizeof(*layer->used));
     layer->load = calloc(d, sizeof(*layer->load));
     return layer->cap != NULL && layer->fixed != NULL && layer->origin != NULL &&
-           layer->n != NULL && layer->holder != NULL && layer->has != NULL && layer->used != NULL &&
-           layer->load != NULL;
+           layer->floor != NULL && layer->n != NULL && layer->holder != NULL &&
+           layer->has != NULL && layer->used != NULL && layer->load != NULL;
 }
 
 void sy_bal_layer_close(sy_bal_layer *layer)
@@ -28,6 +29,7 @@ void sy_bal_layer_close(sy_bal_layer *layer)
     free(layer->cap);
     free(layer->fixed);
     free(layer->origin);
+    free(layer->floor);
     free(layer->n);
     free(layer->holder);
     free(layer->has);
@@ -63,13 +65,47 @@ static uint32_t count_on_node(const sy_bal_layer *layer, uint32_t e, uint32_t no
     return n;
 }
 
+int sy_bal_on_node(const sy_bal_layer *layer, uint32_t e, uint32_t node)
+{
+    return count_on_node(layer, e, node, SY_BAL_NONE) > 0;
+}
+
+uint32_t sy_bal_count_nodes(const sy_bal_world *world, const uint32_t *holder, uint32_t n)
+{
+    uint32_t n_nodes = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        int is_new = holder[i] != SY_BAL_NONE;
+
+        for (uint32_t k = 0; k < i && is_new; k++)
+            is_new = holder[k] == SY_BAL_NONE || world->node[holder[k]] != world->node[holder[i]];
+        n_nodes += (uint32_t)is_new;
+    }
+    return n_nodes;
+}
+
+void sy_bal_set_floor(sy_bal_layer *layer, uint32_t e)
+{
+    layer->floor[e] = SY_MIN(layer->world->min_nodes, sy_bal_nodes(layer, e));
+}
+
+/* Whether e, without what it has on `leaving`, is on one node less, and that is one too few. */
+static int is_needed(const sy_bal_layer *layer, uint32_t e, uint32_t leaving)
+{
+    if (leaving == SY_BAL_NONE || layer->floor[e] < 2) return 0;
+    return count_on_node(layer, e, layer->world->node[leaving], leaving) == 0 &&
+           sy_bal_nodes(layer, e) <= layer->floor[e];
+}
+
 int sy_bal_may_add(const sy_bal_layer *layer, uint32_t e, uint32_t d, uint32_t leaving)
 {
     const uint32_t n_after = layer->n[e] + (leaving == SY_BAL_NONE);
+    uint32_t n_there;
 
     if (n_after > SY_MAX(layer->world->replicas_max, layer->n[e])) return 0;
-    return count_on_node(layer, e, layer->world->node[d], leaving) <
-           per_node_max(layer->world, n_after);
+    n_there = count_on_node(layer, e, layer->world->node[d], leaving);
+    if (n_there > 0 && is_needed(layer, e, leaving)) return 0;
+    return n_there < per_node_max(layer->world, n_after);
 }
 
 int sy_bal_may_drop(const sy_bal_layer *layer, uint32_t e, uint32_t d)
@@ -77,7 +113,7 @@ int sy_bal_may_drop(const sy_bal_layer *layer, uint32_t e, uint32_t d)
     const uint32_t *const holder = sy_bal_holders(layer, e);
     uint32_t on_node_max;
 
-    if (layer->n[e] < 2) return 0;
+    if (layer->n[e] < 2 || is_needed(layer, e, d)) return 0;
     /* One on a node, and fewer of them still are; what stood together before may go on so. */
     if (layer->n[e] <= layer->world->n_nodes) return 1;
     on_node_max = per_node_max(layer->world, layer->n[e] - 1);

@@ -12,6 +12,7 @@ typedef struct sy_bal_world { /* the same for all layers, immutable */
     const uint32_t *node;  /* [n_devices], below n_nodes */
     uint32_t replicas_max; /* at most n_devices */
     uint32_t stride;       /* holders that fit in a row: replicas_max, or what there is already */
+    uint32_t min_nodes;    /* that each expert should stand on; at most n_nodes and replicas_max */
 } sy_bal_world;
 
 typedef struct sy_bal_layer {
@@ -22,6 +23,7 @@ typedef struct sy_bal_layer {
     double *fixed;           /* [D] load of what is pinned */
     uint8_t *origin;         /* [D, E] 1: has it in memory now, so that placing it there is free */
     double mean;             /* device load, of all experts whether placed or not */
+    uint32_t *floor;         /* [E] nodes that e must stand on: no step goes below */
 
     /* The state, empty after sy_bal_layer_clear. */
     uint32_t *n;      /* [E] holders of each */
@@ -54,10 +56,24 @@ static inline double sy_bal_part(const sy_bal_layer *layer, uint32_t e)
     return layer->weight[e] / (double)(layer->n[e] > 0 ? layer->n[e] : 1);
 }
 
+/* Different nodes among holders, SY_BAL_NONE not counted. */
+uint32_t sy_bal_count_nodes(const sy_bal_world *world, const uint32_t *holder, uint32_t n);
+static inline uint32_t sy_bal_nodes(const sy_bal_layer *layer, uint32_t e)
+{
+    return sy_bal_count_nodes(layer->world, sy_bal_holders(layer, e), layer->n[e]);
+}
+int sy_bal_on_node(const sy_bal_layer *layer, uint32_t e, uint32_t node);
+/* Whether e is on fewer nodes than the minimum. */
+static inline int sy_bal_is_short(const sy_bal_layer *layer, uint32_t e)
+{
+    return layer->world->min_nodes > 1 && sy_bal_nodes(layer, e) < layer->world->min_nodes;
+}
+/* The floor becomes what e has now, and not more than the minimum. */
+void sy_bal_set_floor(sy_bal_layer *layer, uint32_t e);
 /* Whether e may come to d while it leaves `leaving`: replicas on different nodes, or as even over
- * nodes as their number allows. Room is not looked at. */
+ * nodes as their number allows, and on enough of them. Room is not looked at. */
 int sy_bal_may_add(const sy_bal_layer *layer, uint32_t e, uint32_t d, uint32_t leaving);
-/* Whether e may leave d: another holder remains, and the rest is even over nodes. */
+/* Whether e may leave d: enough nodes remain, and the rest is even over nodes. */
 int sy_bal_may_drop(const sy_bal_layer *layer, uint32_t e, uint32_t d);
 void sy_bal_add(sy_bal_layer *layer, uint32_t e, uint32_t d);
 void sy_bal_drop(sy_bal_layer *layer, uint32_t e, uint32_t d);
@@ -97,8 +113,13 @@ void sy_bal_restore(sy_bal_layer *layer, const sy_bal_state *state);
 int sy_bal_search(sy_bal_layer *layer, sy_bal_states *states);
 /* From nothing: the given fraction (0..1) of free slots, one after another, to the expert with the
  * largest part, then the largest part to the least loaded device. 0: there are fewer slots than
- * experts, or no memory, and the layer is empty. */
+ * the floors take, or no way to keep them was found, or no memory. */
 int sy_bal_pack(sy_bal_layer *layer, double fraction);
+/* Makes room for e, which leaves `leaving`, on a device that it may come to, of another node if it
+ * is short: the replica that does the least leaves, or else, if *n_loads is above 0, something
+ * moves on to where there is room, and *n_loads is less by what that costs. Floors are kept.
+ * Returns the device, or SY_BAL_NONE and nothing is changed. */
+uint32_t sy_bal_make_room(sy_bal_layer *layer, uint32_t e, uint32_t leaving, int64_t *n_loads);
 /* Gives the groups of a layer to devices such that as little as possible must be loaded. Only
  * devices with equal slots and equal pinned load change places. 0: no memory. */
 int sy_bal_match(sy_bal_layer *layer);

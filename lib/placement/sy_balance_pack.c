@@ -36,6 +36,12 @@ static uint32_t hottest(const uint32_t *replicas, const sy_bal_layer *layer)
     return best;
 }
 
+/* What an expert must have whatever its load. */
+static uint32_t fewest(const sy_bal_layer *layer, uint32_t e)
+{
+    return sy_bal_is_fixed(layer, e) ? 0 : SY_MAX(layer->floor[e], 1);
+}
+
 /* replicas: [E], 0 for what is pinned. n_free slots are given away, one after another, to whoever
  * has the largest part then, as long as that is above least. Returns the largest part that is left:
  * no other way to give them away leaves a smaller one. */
@@ -43,7 +49,7 @@ static double replicate(uint32_t *replicas, const sy_bal_layer *layer, size_t n_
 {
     double largest = 0.0;
 
-    for (uint32_t e = 0; e < layer->world->n_experts; e++) replicas[e] = !sy_bal_is_fixed(layer, e);
+    for (uint32_t e = 0; e < layer->world->n_experts; e++) replicas[e] = fewest(layer, e);
     for (size_t given = 0; given < n_free; given++) {
         const uint32_t e = hottest(replicas, layer);
 
@@ -55,13 +61,13 @@ static double replicate(uint32_t *replicas, const sy_bal_layer *layer, size_t n_
     return largest;
 }
 
-/* Slots beyond one for each expert; -1: there are too few. */
+/* Slots beyond what each expert must have; -1: there are too few. */
 static int64_t count_free(const sy_bal_layer *layer)
 {
     int64_t n = 0;
 
     for (uint32_t d = 0; d < layer->world->n_devices; d++) n += layer->cap[d];
-    for (uint32_t e = 0; e < layer->world->n_experts; e++) n -= !sy_bal_is_fixed(layer, e);
+    for (uint32_t e = 0; e < layer->world->n_experts; e++) n -= fewest(layer, e);
     return SY_MAX(n, -1);
 }
 
@@ -99,11 +105,28 @@ static void place(sy_bal_layer *layer, const item *piece)
     const sy_bal_world *const world = layer->world;
     const uint32_t d = least_loaded(layer, piece->expert);
 
-    if (d == SY_BAL_NONE) return; /* a replica that finds no place is no loss */
+    if (d == SY_BAL_NONE) return; /* no loss, unless one of those that must be: see fill_up */
     layer->holder[(size_t)piece->expert * world->stride + layer->n[piece->expert]++] = d;
     layer->has[(size_t)d * world->n_experts + piece->expert] = 1;
     layer->used[d]++;
     layer->load[d] += piece->part;
+}
+
+/* Places what found no place, and must have one. 0: no way was found. */
+static int fill_up(sy_bal_layer *layer)
+{
+    int64_t n_loads = INT64_MAX / 2; /* what it costs is counted when all is done */
+
+    for (uint32_t e = 0; e < layer->world->n_experts; e++) {
+        while (sy_bal_nodes(layer, e) < fewest(layer, e)) {
+            uint32_t d = least_loaded(layer, e);
+
+            if (d == SY_BAL_NONE) d = sy_bal_make_room(layer, e, SY_BAL_NONE, &n_loads);
+            if (d == SY_BAL_NONE) return 0;
+            sy_bal_add(layer, e, d);
+        }
+    }
+    return 1;
 }
 
 int sy_bal_pack(sy_bal_layer *layer, double fraction)
@@ -128,7 +151,8 @@ int sy_bal_pack(sy_bal_layer *layer, double fraction)
     qsort(list, n_items, sizeof(*list), by_part);
     for (size_t i = 0; i < n_items; i++) place(layer, &list[i]);
     sy_bal_sum(layer);
-    is_done = 1;
+    is_done = fill_up(layer);
+    sy_bal_sum(layer);
 out:
     free(replicas);
     free(list);

@@ -6,10 +6,11 @@
 #include "sy_balance.h"
 #include "sy_balance_layer.h"
 
-typedef struct sy_bal_lost { /* one holder that is gone */
+typedef struct sy_bal_lost { /* one holder that is gone, or one that the minimum lacks */
     uint32_t layer, expert;
     double load;
     uint8_t is_last;  /* the expert has no holder at all: the first of those to be placed */
+    uint8_t is_short; /* else: without it the expert is on fewer nodes than the minimum */
     uint8_t may_load; /* the budget reaches so far */
     uint8_t is_placed;
 } sy_bal_lost;
@@ -24,6 +25,7 @@ typedef struct sy_bal_problem {
     size_t n_lost;
     uint64_t n_loads_max;  /* what the budget allows */
     uint64_t n_loads;      /* planned so far */
+    int64_t n_extra;       /* of the budget, beyond one load for each of lost */
     sy_bal_layer work;     /* whichever layer is being looked at */
     sy_bal_states *states; /* [layers] the first is the base, once what was lost is placed */
     size_t *chosen;        /* [layers] */
@@ -35,10 +37,10 @@ SY_MUST_USE sy_status sy_bal_share_slots(sy_bal_problem *problem, sy_error *err)
 /* work becomes the layer as it is, without holders that are gone, and what is pinned turned into
  * load. */
 void sy_bal_take_layer(sy_bal_problem *problem, uint32_t layer);
-/* Lists what is gone, and which of it the budget covers. */
+/* Lists what is gone or short of the minimum, and which of it the budget covers. */
 SY_MUST_USE sy_status sy_bal_list_lost(sy_bal_problem *problem, sy_error *err);
-/* Places what was lost of the layer that work is. Returns the number of experts without a holder.
- */
+/* Places what is listed of the layer that work is, and sets the floors of what follows. Returns the
+ * number of experts without a holder. */
 uint32_t sy_bal_repair(sy_bal_problem *problem, uint32_t layer);
 /* Chooses among every layer's states, the largest gain for each byte first, within the budget. */
 void sy_bal_choose(sy_bal_problem *problem, const sy_balance_plan *plan);

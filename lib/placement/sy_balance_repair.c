@@ -1,5 +1,5 @@
 /* sy_balance_repair.c - what must be done whatever it gains: slots for each layer, and a new place
- * for what stood on devices that are gone. */
+ * for what stood on devices that are gone, or is on fewer nodes than the minimum. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,55 +119,76 @@ void sy_bal_take_layer(sy_bal_problem *problem, uint32_t layer)
         }
     }
     sy_bal_sum(work);
+    for (uint32_t e = 0; e < n_experts; e++) sy_bal_set_floor(work, e);
 }
 
-/* ---- what is gone ---- */
+/* ---- what is gone, or was never there ---- */
 
 static int by_need(const void *a, const void *b)
 {
     const sy_bal_lost *const x = a, *const y = b;
 
     if (x->is_last != y->is_last) return x->is_last ? -1 : 1;
+    if (x->is_short != y->is_short) return x->is_short ? -1 : 1;
     if (x->load != y->load) return x->load > y->load ? -1 : 1;
     if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
     return x->expert < y->expert ? -1 : x->expert > y->expert;
 }
 
-static uint32_t count_gone(const sy_balance_input *input, size_t at)
-{
-    uint32_t n = 0;
+/* What one expert needs: places, the first n_missing of them on nodes that have none of it. */
+typedef struct need {
+    uint32_t n_places, n_missing;
+    int has_none; /* no holder at all: the first place is the most urgent there is */
+} need;
 
+static need need_of(const sy_bal_problem *problem, size_t at)
+{
+    const sy_balance_input *const input = problem->input;
+    const uint32_t n_nodes = sy_bal_count_nodes(&problem->world, input->holder + input->offset[at],
+                                                input->offset[at + 1] - input->offset[at]);
+    uint32_t n_gone = 0;
+    need out = {0};
+
+    if (input->pinned != NULL && input->pinned[at]) return out;
     for (uint32_t i = input->offset[at]; i < input->offset[at + 1]; i++)
-        n += input->holder[i] == SY_BALANCE_GONE;
-    return n;
+        n_gone += input->holder[i] == SY_BALANCE_GONE;
+    /* There is no node left that it is not on, and more replicas on those would make it no safer.
+     */
+    if (n_nodes == problem->world.n_nodes && n_nodes < problem->options.min_replicas) n_gone = 0;
+    out.has_none = n_nodes == 0;
+    if (problem->world.min_nodes > n_nodes) out.n_missing = problem->world.min_nodes - n_nodes;
+    out.n_places = SY_MAX(SY_MAX(n_gone, out.n_missing), (uint32_t)out.has_none);
+    return out;
 }
 
 sy_status sy_bal_list_lost(sy_bal_problem *problem, sy_error *err)
 {
     const sy_balance_input *const input = problem->input;
     const size_t n_all = (size_t)input->layers * input->experts;
+    size_t n_places = 0;
     uint64_t n_left = problem->n_loads_max;
 
-    /* At most all holders, and one for each expert that has none. */
-    problem->lost = calloc(n_all + input->offset[n_all], sizeof(*problem->lost));
+    for (size_t at = 0; at < n_all; at++) n_places += need_of(problem, at).n_places;
+    problem->lost = calloc(n_places + 1, sizeof(*problem->lost));
     if (problem->lost == NULL) return sy_error_set(err, SY_ENOMEM, "no memory to balance");
     for (size_t at = 0; at < n_all; at++) {
-        const uint32_t n_holders = input->offset[at + 1] - input->offset[at];
-        uint32_t n_gone = count_gone(input, at);
+        const need what = need_of(problem, at);
 
-        if (input->pinned != NULL && input->pinned[at]) continue;
-        if (n_holders == 0) n_gone = 1;
-        for (uint32_t i = 0; i < n_gone; i++) {
+        for (uint32_t i = 0; i < what.n_places; i++) {
+            const int is_last = i == 0 && what.has_none;
+
             problem->lost[problem->n_lost++] =
                 (sy_bal_lost){.layer = (uint32_t)(at / input->experts),
                               .expert = (uint32_t)(at % input->experts),
                               .load = input->load[at],
-                              .is_last = i == 0 && n_gone >= n_holders};
+                              .is_last = is_last,
+                              .is_short = !is_last && i < what.n_missing};
         }
     }
     if (problem->n_lost > 0) qsort(problem->lost, problem->n_lost, sizeof(*problem->lost), by_need);
     for (size_t i = 0; i < problem->n_lost && n_left > 0; i++, n_left--)
         problem->lost[i].may_load = 1;
+    problem->n_extra = (int64_t)SY_MIN(n_left, (uint64_t)INT64_MAX / 2);
     return SY_OK;
 }
 
@@ -179,37 +200,52 @@ static int is_lighter(const sy_bal_layer *work, uint32_t a, uint32_t b)
     return work->used[a] < work->used[b];
 }
 
-static uint32_t least_loaded(const sy_bal_layer *work, uint32_t e)
+static uint32_t least_loaded(const sy_bal_layer *work, uint32_t e, uint32_t leaving)
 {
+    const int is_short = sy_bal_is_short(work, e);
     uint32_t best = SY_BAL_NONE;
 
     for (uint32_t d = 0; d < work->world->n_devices; d++) {
         if (work->used[d] >= work->cap[d] || sy_bal_has(work, d, e)) continue;
+        if (is_short && sy_bal_on_node(work, e, work->world->node[d])) continue;
         if (best != SY_BAL_NONE && !is_lighter(work, d, best)) continue;
-        if (sy_bal_may_add(work, e, d, SY_BAL_NONE)) best = d;
+        if (sy_bal_may_add(work, e, d, leaving)) best = d;
     }
     return best;
 }
 
-/* Where no device has room, the replica that does the least makes some. 0: there is none. */
-static int make_room(sy_bal_layer *work)
+/* Of an expert that is short, a holder beside another one on its node: it can go elsewhere. */
+static uint32_t find_double(const sy_bal_layer *work, uint32_t e)
 {
-    uint32_t best = SY_BAL_NONE, best_d = 0;
+    const uint32_t *const holder = sy_bal_holders(work, e);
 
-    for (uint32_t e = 0; e < work->world->n_experts; e++) {
-        if (work->n[e] < 2) continue;
-        if (best != SY_BAL_NONE && sy_bal_part(work, e) >= sy_bal_part(work, best)) continue;
-        for (uint32_t i = 0; i < work->n[e]; i++) {
-            const uint32_t d = sy_bal_holders(work, e)[i];
+    if (!sy_bal_is_short(work, e)) return SY_BAL_NONE;
+    for (uint32_t i = 1; i < work->n[e]; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (work->world->node[holder[i]] == work->world->node[holder[k]]) return holder[i];
+    return SY_BAL_NONE;
+}
 
-            if (work->used[d] > work->cap[d] || !sy_bal_may_drop(work, e, d)) continue;
-            best = e;
-            best_d = d;
-            break;
-        }
+/* 0: nothing has room. */
+static int place_again(sy_bal_problem *problem, const sy_bal_lost *lost)
+{
+    sy_bal_layer *const work = &problem->work;
+    const uint32_t e = lost->expert;
+    const uint32_t leaving = find_double(work, e);
+    uint32_t d = least_loaded(work, e, leaving);
+
+    if (d == SY_BAL_NONE && (lost->is_last || lost->is_short)) {
+        const int64_t n_extra = problem->n_extra;
+
+        d = sy_bal_make_room(work, e, leaving, &problem->n_extra);
+        problem->n_loads += (uint64_t)(n_extra - problem->n_extra); /* wraps back if it is less */
     }
-    if (best != SY_BAL_NONE) sy_bal_drop(work, best, best_d);
-    return best != SY_BAL_NONE;
+    if (d == SY_BAL_NONE) return 0;
+    if (leaving != SY_BAL_NONE) sy_bal_drop(work, e, leaving);
+    sy_bal_add(work, e, d);
+    sy_bal_set_floor(work, e);
+    problem->n_loads++;
+    return 1;
 }
 
 uint32_t sy_bal_repair(sy_bal_problem *problem, uint32_t layer)
@@ -219,16 +255,9 @@ uint32_t sy_bal_repair(sy_bal_problem *problem, uint32_t layer)
 
     for (size_t i = 0; i < problem->n_lost; i++) {
         sy_bal_lost *const lost = &problem->lost[i];
-        uint32_t d;
 
         if (lost->layer != layer || !lost->may_load) continue;
-        d = least_loaded(work, lost->expert);
-        if (d == SY_BAL_NONE && lost->is_last && make_room(work))
-            d = least_loaded(work, lost->expert);
-        if (d == SY_BAL_NONE) continue;
-        sy_bal_add(work, lost->expert, d);
-        lost->is_placed = 1;
-        problem->n_loads++;
+        lost->is_placed = (uint8_t)place_again(problem, lost);
     }
     sy_bal_sum(work);
     for (uint32_t e = 0; e < work->world->n_experts; e++)

@@ -13,8 +13,13 @@ const char *sy_balance_why_text(sy_balance_why why)
     case SY_BALANCE_REPLICATED: return "replicated: it is hot";
     case SY_BALANCE_MOVED: return "moved: the layer's devices become more even";
     case SY_BALANCE_THINNED: return "fewer replicas: less load there, or room for others";
+    case SY_BALANCE_MINIMUM: return "replicated: it was on fewer nodes than the minimum";
     case SY_BALANCE_LEFT_BUDGET: return "not placed again yet: the budget is spent";
     case SY_BALANCE_LEFT_ROOM: return "not placed again: no device has room";
+    case SY_BALANCE_SHORT_BUDGET:
+        return "on fewer nodes than the minimum still: the budget is spent";
+    case SY_BALANCE_SHORT_ROOM:
+        return "on fewer nodes than the minimum: no device of another node has room";
     }
     return "";
 }
@@ -88,7 +93,14 @@ static int holds(const uint32_t *holder, uint32_t n, uint32_t d)
     return 0;
 }
 
-enum { WAS_LOST = 1, WAS_LAST = 2, LEFT_BUDGET = 4, LEFT_ROOM = 8 };
+enum {
+    WAS_LOST = 1,
+    WAS_LAST = 2,
+    LEFT_BUDGET = 4,
+    LEFT_ROOM = 8,
+    WAS_SHORT = 16,
+    SHORT_BUDGET = 32
+};
 
 /* [layers*experts] of what was lost, and what became of it. The caller frees it; NULL: no memory.
  */
@@ -104,9 +116,19 @@ static uint8_t *mark_lost(const sy_bal_problem *problem)
 
         *to |= WAS_LOST;
         if (lost->is_last) *to |= WAS_LAST;
+        if (lost->is_short) *to |= lost->may_load ? WAS_SHORT : WAS_SHORT | SHORT_BUDGET;
         if (!lost->is_placed) *to |= lost->may_load ? LEFT_ROOM : LEFT_BUDGET;
     }
     return bits;
+}
+
+/* Why an expert that was on fewer nodes than the minimum is as it is now. */
+static sy_balance_why why_short(uint32_t n_nodes, uint32_t n_gone, const sy_bal_problem *problem,
+                                uint8_t marks)
+{
+    if (n_nodes < problem->world.min_nodes)
+        return (marks & SHORT_BUDGET) != 0 ? SY_BALANCE_SHORT_BUDGET : SY_BALANCE_SHORT_ROOM;
+    return n_gone > 0 ? SY_BALANCE_LOST_REPLICA : SY_BALANCE_MINIMUM;
 }
 
 /* 1: the expert differs, and *out says how. */
@@ -118,14 +140,20 @@ static int compare(sy_balance_change *out, const sy_balance_plan *plan,
     const uint32_t *const after = plan->holder + plan->offset[at];
     const uint32_t n_before = input->offset[at + 1] - input->offset[at];
     const uint32_t n_after = plan->offset[at + 1] - plan->offset[at];
+    uint32_t n_gone = 0;
 
     *out = (sy_balance_change){.layer = (uint32_t)(at / input->experts),
                                .expert = (uint32_t)(at % input->experts),
                                .load = input->load[at]};
     for (uint32_t i = 0; i < n_after; i++) out->n_loads += !holds(before, n_before, after[i]);
-    for (uint32_t i = 0; i < n_before; i++)
+    for (uint32_t i = 0; i < n_before; i++) {
+        n_gone += before[i] == SY_BALANCE_GONE;
         out->n_drops += before[i] != SY_BALANCE_GONE && !holds(after, n_after, before[i]);
-    if ((marks & WAS_LOST) != 0 && n_after < n_before && out->n_loads == 0) {
+    }
+    if ((marks & WAS_SHORT) != 0 && (marks & WAS_LAST) == 0) {
+        out->why =
+            why_short(sy_bal_count_nodes(&problem->world, after, n_after), n_gone, problem, marks);
+    } else if ((marks & WAS_LOST) != 0 && n_after < n_before && out->n_loads == 0) {
         out->why = (marks & LEFT_BUDGET) != 0 ? SY_BALANCE_LEFT_BUDGET : SY_BALANCE_LEFT_ROOM;
     } else if ((marks & WAS_LAST) != 0) {
         out->why = n_after > 0                  ? SY_BALANCE_LOST
@@ -133,12 +161,24 @@ static int compare(sy_balance_change *out, const sy_balance_plan *plan,
                                                 : SY_BALANCE_LEFT_ROOM;
     } else if ((marks & WAS_LOST) != 0) {
         out->why = SY_BALANCE_LOST_REPLICA;
-    } else if (n_after > n_before) {
+    } else if (n_after > n_before - n_gone) {
         out->why = SY_BALANCE_REPLICATED;
     } else {
-        out->why = n_after < n_before ? SY_BALANCE_THINNED : SY_BALANCE_MOVED;
+        out->why = n_after < n_before - n_gone ? SY_BALANCE_THINNED : SY_BALANCE_MOVED;
     }
     return marks != 0 || out->n_loads + out->n_drops > 0;
+}
+
+static void count_short(sy_balance_plan *plan, const sy_bal_problem *problem, size_t at)
+{
+    const sy_balance_input *const input = problem->input;
+    const uint32_t n_before = sy_bal_count_nodes(&problem->world, input->holder + input->offset[at],
+                                                 input->offset[at + 1] - input->offset[at]);
+    const uint32_t n_after = sy_bal_count_nodes(&problem->world, plan->holder + plan->offset[at],
+                                                plan->offset[at + 1] - plan->offset[at]);
+
+    plan->n_short += n_before > 0 && n_before < plan->min_nodes;
+    plan->n_short_left += n_after > 0 && n_after < plan->min_nodes;
 }
 
 static sy_status fill_changes(sy_balance_plan *plan, const sy_bal_problem *problem, sy_error *err)
@@ -158,6 +198,7 @@ static sy_status fill_changes(sy_balance_plan *plan, const sy_bal_problem *probl
         if (is_pinned(input, at)) continue;
         plan->n_lost += (marks[at] & WAS_LAST) != 0;
         plan->n_lost_left += plan->offset[at + 1] == plan->offset[at];
+        count_short(plan, problem, at);
         if (!compare(change, plan, problem, at, marks[at])) continue;
         plan->n_loads += change->n_loads;
         plan->n_drops += change->n_drops;

@@ -124,6 +124,9 @@ static void try_evict(search *s, uint32_t e, uint32_t f, uint32_t d)
 static void try_all_others(search *s, uint32_t e)
 {
     const sy_bal_layer *const layer = s->layer;
+    /* What no step with e can leave less than: here, and of e on another device. */
+    const double here = s->high - sy_bal_part(layer, e);
+    const double there = layer->weight[e] / (layer->n[e] + 1);
 
     for (uint32_t f = 0; f < layer->world->n_experts; f++) {
         const uint32_t *const holder = sy_bal_holders(layer, f);
@@ -131,8 +134,11 @@ static void try_all_others(search *s, uint32_t e)
         if (f == e) continue;
         for (uint32_t i = 0; i < layer->n[f]; i++) {
             const uint32_t d = holder[i];
+            double least;
 
             if (d == s->from || sy_bal_has(layer, d, e)) continue;
+            least = SY_MAX(here, layer->load[d] + there - sy_bal_part(layer, f));
+            if (!is_better(s, least, cost_of(layer, e, d))) continue;
             try_swap(s, e, f, d);
             if (layer->n[f] > 1) try_evict(s, e, f, d);
         }
@@ -150,6 +156,7 @@ static int find_step(search *s)
     s->best.score = 0.0;
     for (uint32_t e = 0; e < layer->world->n_experts; e++) {
         if (!sy_bal_has(layer, s->from, e) || layer->weight[e] <= 0.0) continue;
+        if (!is_better(s, s->high - sy_bal_part(layer, e), FREE_COST)) continue;
         try_leave(s, e);
         for (uint32_t d = 0; d < layer->world->n_devices; d++) {
             if (layer->used[d] >= layer->cap[d] || sy_bal_has(layer, d, e)) continue;

@@ -108,8 +108,9 @@ typedef struct expert {
     const char *node; /* this node's name, as placement spells it */
     uint64_t memory_bytes_max;
     uint32_t n_loaders;
-    uint64_t load_bytes_per_s; /* 0: no limit */
-    int load_from_peers;       /* first; the checkpoint is the second choice then */
+    uint64_t load_bytes_per_s;  /* while messages come; 0: no limit */
+    _Atomic int64_t message_us; /* when the last one came */
+    int load_from_peers;        /* first; the checkpoint is the second choice then */
     int64_t linger_us;
     expert_device device[EXPERT_DEVICES_MAX];
     uint32_t n_devices;

@@ -375,6 +375,7 @@ void compute_message(void *ctx, sy_call *call, sy_msg *msg)
     job->decoded = 0;
     job->queued_us = sy_clock_us();
     sy_call_pending(call, 1);
+    atomic_store_explicit(&self->message_us, job->queued_us, memory_order_relaxed);
     sy_metric_add(self->messages, 1);
     atomic_fetch_add(&self->device[0].depth, 1);
     if (sy_queue_push(self->device[0].queue, job) == SY_OK) return;

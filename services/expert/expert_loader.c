@@ -16,6 +16,7 @@ enum {
     STEP_BYTES = 512 << 10,
     TELL_US = 100 * 1000,       /* progress is told this often at most */
     PACE_SLICE_US = 100 * 1000, /* how long a paced loader sleeps without looking up */
+    QUIET_US = 1000 * 1000,     /* without a message for so long, nobody is slowed by a load */
     ANSWER_AGE_US = 2 * 1000 * 1000,
     LOG_US = 10 * 1000 * 1000,
     FAILURE_LOG_US = 1000 * 1000,
@@ -36,6 +37,11 @@ typedef struct load {
 
 /* ---- pace and progress ---- */
 
+static int is_quiet(const expert *self, int64_t now_us)
+{
+    return now_us - atomic_load_explicit(&self->message_us, memory_order_relaxed) > QUIET_US;
+}
+
 /* The loaders share one budget: sleeps until there is some left for n more bytes, or the load is to
  * stop. */
 static void pace(load *l, uint64_t n)
@@ -44,7 +50,7 @@ static void pace(load *l, uint64_t n)
     residency *r = &self->residency;
     int64_t now_us = sy_clock_us();
 
-    if (self->load_bytes_per_s == 0) return;
+    if (self->load_bytes_per_s == 0 || is_quiet(self, now_us)) return;
     pthread_mutex_lock(&r->pace_mutex);
     r->paced_us = SY_MAX(r->paced_us, now_us) + (int64_t)(n * 1000000 / self->load_bytes_per_s);
     const int64_t until_us = r->paced_us;
@@ -356,7 +362,7 @@ static int take_work(expert_loader *loader)
 {
     expert *self = loader->expert;
     residency *r = &self->residency;
-    int64_t shard, until_us;
+    int64_t shard = -1, until_us;
 
     residency_lock(self);
     loader->busy = 0;

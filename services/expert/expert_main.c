@@ -19,8 +19,11 @@ typedef struct expert_options {
 
 static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
 {
-    *o = (expert_options){
-        .devices = "cpu:0", .load_from = "checkpoint", .loaders = 2, .linger_s = 60};
+    *o = (expert_options){.devices = "cpu:0",
+                          .load_from = "checkpoint",
+                          .loaders = 2,
+                          .load_mb_s = 100,
+                          .linger_s = 60};
     const sy_arg extra[] = {
         {"devices", "LIST", "comma-separated: cpu:0,cpu:1; each is a pool of --threads threads",
          SY_ARG_STRING, &o->devices, 0, 0},
@@ -28,7 +31,9 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
          &o->memory_mb, 0, 1 << 24},
         {"loaders", "N", "threads that bring shards into memory; they yield to requests; default 2",
          SY_ARG_INT, &o->loaders, 1, EXPERT_LOADERS_MAX},
-        {"load-mb-s", "MB", "how fast shards are loaded, and given to other nodes; 0: no limit",
+        {"load-mb-s", "MB",
+         "how fast shards are loaded while requests are served, and given to other nodes; 0: no "
+         "limit; default 100",
          SY_ARG_INT, &o->load_mb_s, 0, 1 << 20},
         {"load-from", "SOURCE",
          "checkpoint or peers: where shards come from; the other one is the second choice",

@@ -58,6 +58,9 @@ def check_the_end(cluster, edits):
         wait_for(lambda n=name: cluster.metric(n, "switchyard_placement_refused_fields") == 0,
                  f"no refusal on {name}")
     wait_for(lambda: settled(cluster), "every node to hold what is wanted and nothing else")
+    left = sum(cluster.metric(n, "switchyard_expert_left_total") for n in cluster.names()
+               if n.startswith("expert"))
+    assert left > 20, f"only {left} shards have ever left a node: the edits moved nothing"
     for name in ("aggregator-0", "aggregator-1"):
         assert cluster.metric(name, "switchyard_layer_failures_total") == 0, name
 

@@ -92,13 +92,14 @@ def test_nodes_die_pause_and_fall_silent_and_no_client_notices(hedge):
 
 
 @pytest.mark.timeout(300)
-def test_both_holders_fall_silent_and_the_error_names_them_within_its_time():
-    """Nobody is left: a typed error, not a hang; and service goes on when one is back."""
+def test_both_holders_fall_silent_and_the_error_names_them():
+    """Nobody is left: a typed error, though no time-out of a message is near; and service goes on
+    when one is back."""
     import grpc
 
     from sy_client import error_info, error_of
 
-    cluster = make(peer_timeout_ms=800, layer_timeout_ms=900)
+    cluster = make(peer_timeout_ms=600000, layer_timeout_ms=600000)
     try:
         ask = expect_answers(cluster)
         for name in NODES:

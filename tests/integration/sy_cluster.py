@@ -11,7 +11,8 @@ import tempfile
 
 import redis
 
-from sy_client import BIN, MODEL, ROOT, WAIT_S, Client, http_get, metric, wait_for
+from sy_client import (BIN, MODEL, ROOT, SANITIZED, WAIT_S, Client, http_get, metric,
+                       wait_for)
 
 # What a process must never write, whatever happened to it.
 BAD_NEWS = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:|"
@@ -268,7 +269,8 @@ class HandCluster(Cluster):
         wait_for(answers, "redis to answer")
 
     def argv(self, tier, name, **options):
-        options = {"model": MODEL, "model-name": self.model_name, "name": name,
+        patience = {"silent-ms": 20000} if SANITIZED and tier == "aggregator" else {}
+        options = {**patience, "model": MODEL, "model-name": self.model_name, "name": name,
                    "listen": self.address(name), "http": self.http(name),
                    "redis": f"unix:{self.redis_path}", "threads": 2, **options}
         return [str(BIN / f"switchyard-{tier}"),
@@ -325,7 +327,9 @@ class UpCluster(Cluster):
         super().__init__()
         options = {"experts": experts, "routers": routers, "aggregators": aggregators, "threads": 2,
                    **options}
-        args = [x for k, v in options.items() for x in (f"--{k.replace('_', '-')}", v)]
+        if SANITIZED:
+            options["aggregator_arg"] = "--silent-ms=20000"
+        args = [f"--{k.replace('_', '-')}={v}" for k, v in options.items()]
         try:
             self.told = json.loads(run_tool("up", "--model", MODEL, "--dir", self.dir, "--detach",
                                             "--json", *args, timeout_s=WAIT_S * 4))

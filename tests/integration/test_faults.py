@@ -412,13 +412,15 @@ def test_a_node_without_the_device_leaves_the_old_holder_in_service(hand):
     ask = expect_answers(cluster)
     traffic = keep_asking(cluster, ask)
     cluster.set_placement({"0/0": "expert-1/cpu:7"})
-    wait_for(lambda: "cpu:7" in sy_client.http_get(cluster.http("expert-1"), "/readyz")[1],
+    wait_for(lambda: any("cpu:7" in s["reason"] for s in cluster.shards_of("expert-1") or []),
              "the node to say what is wrong")
+    assert cluster.ready("expert-1"), "what it has, it serves"
     traffic_passes(traffic)
     cluster.set_placement({"0/0": "nobody/cpu:0"})
     traffic_passes(traffic)
     cluster.set_placement({"0/0": "expert-1/cpu:0"})
-    wait_for(lambda: cluster.ready("expert-1"), "the node to be ready again")
+    wait_for(lambda: any((s["layer"], s["expert"], s["state"]) == (0, 0, "resident")
+                         for s in cluster.shards_of("expert-1") or []), "the shard to arrive")
     traffic_passes(traffic)
     traffic.stop()
 
@@ -443,7 +445,7 @@ def test_a_node_with_too_little_memory_says_so_and_the_others_serve(hand):
     cluster.start("expert", 1, memory_mb=1)
     traffic = keep_asking(cluster, expect_answers(cluster))
     cluster.set_placement(cluster.everywhere("expert-1"))
-    wait_for(lambda: "failed" in sy_client.http_get(cluster.http("expert-1"), "/readyz")[1],
+    wait_for(lambda: any("needs" in s["reason"] for s in cluster.shards_of("expert-1") or []),
              "the node to say that it has no room")
     traffic_passes(traffic)
     traffic.stop()

@@ -220,7 +220,7 @@ def test_other_weights_are_used_where_placement_says_so_and_the_reply_tells(hand
 @pytest.mark.sanitize
 def test_a_request_that_allows_it_goes_on_without_a_lost_expert_and_says_so(hand):
     cluster = start_nodes(hand, {}, {})
-    cluster.set_placement({"*/*": "expert-0/cpu:0", "1/3": "expert-1/cpu:0"})
+    cluster.set_placement({"*/*": "expert-0/cpu:0", "1/0": "expert-1/cpu:0"})
     settle(cluster)
     wait_count(cluster, "expert-1", "resident", 1)
     x = reference.hidden(64, seed=1)
@@ -229,17 +229,17 @@ def test_a_request_that_allows_it_goes_on_without_a_lost_expert_and_says_so(hand
         cluster.process["expert-1"].kill()
         error = error_of(client.stub.Forward, forward(x, 1), timeout=WAIT_S)
         assert error_info(error).reason == "EXPERT_UNREACHABLE"
-        assert error_info(error).metadata["expert"] == "3"
+        assert error_info(error).metadata["expert"] == "0"
         import sy_client
 
         policy = sy_client.tensor_pb.RoutePolicy(degraded=True)
         reply = client.stub.Forward(forward(x, 1, policy=policy), timeout=WAIT_S)
-        lost = (ids == 3).any(1)
+        lost = (ids == 0).any(1)
         assert reply.degraded_rows == lost.sum() > 0
         assert any("degraded" in p for p in reply.policies)
         got = array(reply.output)
         for t in range(len(x)):
-            left = [(e, w) for e, w in zip(ids[t], weights[t]) if e != 3]
+            left = [(e, w) for e, w in zip(ids[t], weights[t]) if e != 0]
             scale = weights[t].sum() / sum(w for _, w in left)
             want = sum(w * scale * reference.expert(1, e, x[t:t + 1])[0] for e, w in left)
             assert reference.worst(got[t], want) < 1e-4, f"row {t}"
@@ -286,6 +286,31 @@ def test_all_routers_are_gone_and_the_gate_is_computed_in_the_aggregator(hand):
     cluster.wait_ready("router-0")
     traffic_passes(traffic, 12)
     traffic.stop()
+
+
+@pytest.mark.sanitize
+def test_the_only_router_or_node_falls_silent_and_the_error_comes_without_a_time_out(hand):
+    """No time-out of a message is near: silence alone is enough, and service goes on afterwards."""
+    cluster = start_nodes(hand, {}, peer_timeout_ms=600000, layer_timeout_ms=600000)
+    cluster.set_placement({"*/*": "expert-0/cpu:0"})
+    settle(cluster)
+    ask = expect_answers(cluster)
+    for name, reason in (("router-0", "ROUTER_UNREACHABLE"), ("expert-0", "EXPERT_UNREACHABLE")):
+        cluster.process[name].signal(signal.SIGSTOP)
+        with cluster.client() as client:
+            error = error_of(client.start, "In the beginning")
+            assert error.code() == grpc.StatusCode.UNAVAILABLE
+            assert error_info(error).reason == reason, error.details()
+            cluster.process[name].signal(signal.SIGCONT)
+
+            def answered():
+                try:
+                    return client.generate("A", max_tokens=2).tokens
+                except grpc.RpcError:
+                    return None
+            wait_for(answered, f"answers with {name} back")
+            for i in range(4):
+                ask(client, i)
 
 
 @pytest.mark.sanitize

@@ -84,7 +84,7 @@ static void check_custody(world *w)
 
 static int is_named(const sy_target_list *list, uint32_t n)
 {
-    char name[8];
+    char name[16];
 
     snprintf(name, sizeof(name), "n%u", n);
     for (uint32_t i = 0; list != NULL && i < list->n; i++) {

@@ -61,6 +61,20 @@ static inline void fix_spread(fixture *f)
     }
 }
 
+/* Each expert on two devices, one after the other. */
+static inline void fix_spread_twice(fixture *f)
+{
+    const size_t n = (size_t)f->layers * f->experts;
+
+    f->offset = calloc(n + 1, sizeof(*f->offset));
+    f->holder = calloc(2 * n, sizeof(*f->holder));
+    for (uint32_t i = 0; i < n; i++) {
+        f->offset[i + 1] = 2 * (i + 1);
+        f->holder[2 * i] = (i % f->experts + i / f->experts) % f->n_devices;
+        f->holder[2 * i + 1] = (f->holder[2 * i] + 1) % f->n_devices;
+    }
+}
+
 /* "0,1 2 - x": the holders of one expert after another; "-": none, "x": one that is gone. */
 static inline void fix_place(fixture *f, const char *text)
 {

@@ -213,6 +213,146 @@ static void where_nothing_has_room_it_is_said(void **state)
     fix_close(&f);
 }
 
+/* ---- a minimum of nodes ---- */
+
+/* Without a minimum replicas leave the busiest device. */
+static void evenness_never_costs_the_second_holder(void **state)
+{
+    static const double load[] = {100, 20, 60, 30};
+
+    (void)state;
+    for (uint32_t min = 1; min <= 2; min++) {
+        fixture f = fix_open(1, 4, 2, 1, 4);
+        sy_balance_plan plan;
+
+        set_loads(&f, load);
+        fix_place(&f, "0,1 0,1 0 0,1");
+        f.options.min_replicas = min;
+        f.options.budget_bytes = 1; /* only what is free */
+        plan = fix_plan(&f);
+        assert_string_equal(fix_show(&plan, 0), min == 1 ? "0,1 1 0 1" : "0,1 0,1 0 0,1");
+        assert_int_equal(plan.min_nodes, min);
+        assert_int_equal(plan.n_short, min - 1);
+        assert_int_equal(plan.n_short_left, min - 1);
+        sy_balance_plan_free(&plan);
+        fix_close(&f);
+    }
+}
+
+static void who_is_below_the_minimum_comes_after_who_has_none_at_all(void **state)
+{
+    static const double load[] = {100, 3, 1, 50};
+    fixture f = fix_open(1, 4, 3, 1, 4);
+    sy_balance_plan plan;
+
+    (void)state;
+    set_loads(&f, load);
+    fix_place(&f, "0,x x - 1,2,x");
+    f.options.budget_bytes = 3 * FIX_SHARD_BYTES;
+    f.options.min_gain = 10;
+    f.options.min_replicas = 2;
+    plan = fix_plan(&f);
+    /* One each for those without a holder, then the busiest with one; the third holder of who has
+     * two comes last of all. */
+    assert_int_equal(plan.n_lost, 2);
+    assert_int_equal(plan.n_lost_left, 0);
+    assert_int_equal(plan.n_short, 1);
+    assert_int_equal(plan.n_short_left, 2);
+    assert_int_equal(plan.offset[1], 2);
+    assert_int_equal(plan.change[0].why, SY_BALANCE_LOST_REPLICA);
+    assert_int_equal(plan.change[1].why, SY_BALANCE_LOST);
+    assert_int_equal(plan.change[2].why, SY_BALANCE_LOST);
+    assert_int_equal(plan.change[3].why, SY_BALANCE_LEFT_BUDGET);
+    sy_balance_plan_free(&plan);
+    fix_close(&f);
+}
+
+static void a_second_holder_is_placed_by_moving_another_expert_on(void **state)
+{
+    static const double load[] = {10, 10, 10};
+    fixture f = fix_open(1, 3, 3, 1, 2);
+    sy_balance_plan plan;
+
+    (void)state;
+    set_loads(&f, load);
+    fix_place(&f, "0,1 0,1 2"); /* the one free slot is where expert 2 is already */
+    f.options.min_replicas = 2;
+    f.options.budget_bytes = FIX_SHARD_BYTES;
+    plan = fix_plan(&f);
+    assert_string_equal(fix_show(&plan, 0), "0,1 0,1 2"); /* it takes two loads */
+    assert_int_equal(plan.n_short_left, 1);
+    assert_int_equal(plan.change[0].why, SY_BALANCE_SHORT_ROOM);
+    sy_balance_plan_free(&plan);
+    f.options.budget_bytes = 2 * FIX_SHARD_BYTES;
+    plan = fix_plan(&f);
+    assert_int_equal(plan.n_loads, 2);
+    assert_int_equal(plan.n_short_left, 0);
+    assert_int_equal(plan.change[plan.n_changes - 1].why, SY_BALANCE_MINIMUM);
+    sy_balance_plan_free(&plan);
+    fix_close(&f);
+}
+
+static void two_holders_on_one_node_become_holders_on_two(void **state)
+{
+    static const double load[] = {10, 10};
+    fixture f = fix_open(1, 2, 4, 2, 1);
+    sy_balance_plan plan;
+
+    (void)state;
+    set_loads(&f, load);
+    fix_place(&f, "0,1 2");
+    f.options.replicas_max = 2;
+    f.options.min_replicas = 2;
+    plan = fix_plan(&f);
+    assert_int_equal(plan.n_short, 2);
+    assert_int_equal(plan.n_short_left, 0);
+    assert_ratio(plan.after.mean, 1.0);
+    sy_balance_plan_free(&plan);
+    fix_close(&f);
+}
+
+/* Replicas beside each other would make it no safer; and whoever asked for the minimum keeps a
+ * placement that says what is gone. */
+static void with_fewer_nodes_than_the_minimum_what_is_gone_waits_for_a_node(void **state)
+{
+    static const double load[] = {10, 10};
+    fixture f = fix_open(1, 2, 2, 2, 2);
+    sy_balance_plan plan;
+
+    (void)state;
+    set_loads(&f, load);
+    fix_place(&f, "0,x 1,x");
+    f.options.min_replicas = 2;
+    plan = fix_plan(&f);
+    assert_int_equal(plan.min_nodes, 1);
+    assert_int_equal(plan.n_changes, 0);
+    assert_string_equal(fix_show(&plan, 0), "0 1");
+    sy_balance_plan_free(&plan);
+    fix_close(&f);
+}
+
+static void too_few_slots_for_the_minimum_are_said(void **state)
+{
+    static const double load[] = {10, 20, 30};
+    fixture f = fix_open(1, 3, 2, 1, 2);
+    sy_balance_plan plan;
+
+    (void)state;
+    set_loads(&f, load);
+    fix_place(&f, "0 1 0");
+    f.options.min_replicas = 2;
+    plan = fix_plan(&f);
+    assert_int_equal(plan.n_short, 3);
+    assert_int_equal(plan.n_short_left, 2);
+    assert_int_equal(plan.change[0].why, SY_BALANCE_SHORT_ROOM);
+    assert_string_equal(sy_balance_why_text(plan.change[0].why),
+                        "on fewer nodes than the minimum: no device of another node has room");
+    sy_balance_plan_free(&plan);
+    fix_close(&f);
+}
+
+/* ---- what is left alone, and what is refused ---- */
+
 static void pinned_experts_stay_and_their_load_counts(void **state)
 {
     static const double load[] = {100, 10, 10, 10};
@@ -254,6 +394,9 @@ static void what_makes_no_sense_is_refused(void **state)
     f.holder[2] = 0;
     assert_int_equal(sy_balance(&plan, &input, &f.options, NULL), SY_OK);
     sy_balance_plan_free(&plan);
+    f.options.min_replicas = f.options.replicas_max + 1;
+    assert_int_equal(sy_balance(&plan, &input, &f.options, NULL), SY_EINVAL);
+    f.options.min_replicas = 0;
     f.load[0] = -1;
     assert_int_equal(sy_balance(&plan, &input, &f.options, NULL), SY_EINVAL);
     f.load[0] = NAN;
@@ -281,6 +424,12 @@ int main(void)
         cmocka_unit_test(experts_without_any_holder_come_before_lost_replicas),
         cmocka_unit_test(a_replica_makes_room_for_an_expert_that_has_no_holder),
         cmocka_unit_test(where_nothing_has_room_it_is_said),
+        cmocka_unit_test(evenness_never_costs_the_second_holder),
+        cmocka_unit_test(who_is_below_the_minimum_comes_after_who_has_none_at_all),
+        cmocka_unit_test(a_second_holder_is_placed_by_moving_another_expert_on),
+        cmocka_unit_test(two_holders_on_one_node_become_holders_on_two),
+        cmocka_unit_test(with_fewer_nodes_than_the_minimum_what_is_gone_waits_for_a_node),
+        cmocka_unit_test(too_few_slots_for_the_minimum_are_said),
         cmocka_unit_test(pinned_experts_stay_and_their_load_counts),
         cmocka_unit_test(what_makes_no_sense_is_refused),
     };

@@ -1,5 +1,6 @@
 /* test_balance_property.c - what every plan keeps, on thousands of random problems: devices of
- * different sizes, some gone, some experts pinned, tight budgets. A failure prints the seed. */
+ * different sizes, some gone, some experts pinned, tight budgets, a minimum of nodes that slots may
+ * have room for or not. A failure prints the seed. */
 #include "balance_fixture.h"
 #include "sy_base.h"
 
@@ -75,6 +76,14 @@ static fixture random_problem(uint64_t seed)
         f.pinned = calloc((size_t)layers * experts, 1);
         for (uint32_t i = 0; i < layers * experts; i++) f.pinned[i] = below(&state, 5) == 0;
     }
+    if (below(&state, 2) == 0)
+        f.options.min_replicas = below(&state, SY_MIN(f.options.replicas_max, 4) + 1);
+    if (f.options.min_replicas > 1 && below(&state, 2) == 0) {
+        for (uint32_t d = 0; d < f.n_devices; d++)
+            f.device[d].slots += (f.options.min_replicas - 1) * even * layers;
+    }
+    if (f.options.min_replicas > 1 && below(&state, 5) == 0)
+        f.options.budget_bytes = FIX_SHARD_BYTES - 1; /* nothing at all */
     return f;
 }
 
@@ -85,6 +94,56 @@ static int holds(const uint32_t *offset, const uint32_t *holder, size_t at, uint
     for (uint32_t i = offset[at]; i < offset[at + 1]; i++)
         if (holder[i] == d) return 1;
     return 0;
+}
+
+static uint32_t count_nodes(const fixture *f, const uint32_t *offset, const uint32_t *holder,
+                            size_t at)
+{
+    uint8_t seen[FIX_DEVICES_MAX] = {0};
+    uint32_t n = 0;
+
+    for (uint32_t i = offset[at]; i < offset[at + 1]; i++) {
+        if (holder[i] == SY_BALANCE_GONE) continue;
+        n += !seen[f->device[holder[i]].node];
+        seen[f->device[holder[i]].node] = 1;
+    }
+    return n;
+}
+
+static const sy_balance_change *find_change(const sy_balance_plan *plan, size_t at)
+{
+    for (size_t i = 0; i < plan->n_changes; i++)
+        if ((size_t)plan->change[i].layer * plan->experts + plan->change[i].expert == at)
+            return &plan->change[i];
+    return NULL;
+}
+
+/* As many nodes as the minimum says, or else not fewer than before, and a reason. */
+static void check_minimum(const fixture *f, const sy_balance_plan *plan, size_t at, uint64_t seed)
+{
+    const uint32_t min = SY_MIN(f->options.min_replicas, n_nodes_of(f));
+    const uint32_t before = count_nodes(f, f->offset, f->holder, at);
+    const uint32_t after = count_nodes(f, plan->offset, plan->holder, at);
+    const sy_balance_change *change;
+
+    assert_int_equal(plan->min_nodes, min);
+    if (after < SY_MIN(before, min))
+        fail_msg("seed %lu: expert %zu is on %u nodes, was on %u, the minimum is %u", seed, at,
+                 after, before, min);
+    if (after >= min || min < 2) return;
+    change = find_change(plan, at);
+    if (change == NULL)
+        fail_msg("seed %lu: nothing is said of expert %zu, on %u nodes", seed, at, after);
+    switch (change->why) {
+    case SY_BALANCE_SHORT_BUDGET:
+    case SY_BALANCE_LEFT_BUDGET: assert_true(f->options.budget_bytes > 0); break;
+    case SY_BALANCE_SHORT_ROOM:
+    case SY_BALANCE_LEFT_ROOM:
+    case SY_BALANCE_LOST: break;
+    default:
+        fail_msg("seed %lu: expert %zu is on %u nodes: %s", seed, at, after,
+                 sy_balance_why_text(change->why));
+    }
 }
 
 static void check_expert(const fixture *f, const sy_balance_plan *plan, size_t at, uint64_t seed)
@@ -104,6 +163,7 @@ static void check_expert(const fixture *f, const sy_balance_plan *plan, size_t a
         assert_int_equal(n, n_live);
         return;
     }
+    check_minimum(f, plan, at, seed);
     if (n == 0 && n_live > 0) fail_msg("seed %lu: expert %zu lost all its holders", seed, at);
     if (n > SY_MAX(f->options.replicas_max, f->offset[at + 1] - f->offset[at]))
         fail_msg("seed %lu: expert %zu has %u replicas", seed, at, n);
@@ -141,17 +201,20 @@ static void check_numbers(const fixture *f, const sy_balance_plan *plan, uint64_
 {
     const uint32_t n_all = f->layers * f->experts;
     uint64_t n_loads = 0;
-    uint32_t n_without = 0;
+    uint32_t n_without = 0, n_short = 0;
 
     for (uint32_t at = 0; at < n_all; at++) {
         for (uint32_t i = plan->offset[at]; i < plan->offset[at + 1]; i++)
             n_loads += !holds(f->offset, f->holder, at, plan->holder[i]);
-        n_without +=
-            plan->offset[at] == plan->offset[at + 1] && (f->pinned == NULL || !f->pinned[at]);
+        if (f->pinned != NULL && f->pinned[at]) continue;
+        n_without += plan->offset[at] == plan->offset[at + 1];
+        n_short += plan->offset[at] < plan->offset[at + 1] &&
+                   count_nodes(f, plan->offset, plan->holder, at) < plan->min_nodes;
     }
     assert_int_equal(plan->n_loads, n_loads);
     assert_int_equal(plan->load_bytes, n_loads * FIX_SHARD_BYTES);
     assert_int_equal(plan->n_lost_left, n_without);
+    assert_int_equal(plan->n_short_left, n_short);
     if (f->options.budget_bytes > 0 && plan->load_bytes > f->options.budget_bytes)
         fail_msg("seed %lu: %lu bytes, the budget is %lu", seed, plan->load_bytes,
                  f->options.budget_bytes);
@@ -209,11 +272,14 @@ static void a_balanced_placement_stays_as_it_is(void **state)
             sy_balance_plan plan = fix_plan(&f);
 
             for (size_t i = 0; i < plan.n_changes; i++) {
-                const sy_balance_layer *const l = &plan.layer[plan.change[i].layer];
+                const sy_balance_change *const change = &plan.change[i];
+                const sy_balance_layer *const l = &plan.layer[change->layer];
 
+                if (change->n_loads + change->n_drops == 0 || change->why == SY_BALANCE_MINIMUM)
+                    continue;
                 if (round > 0 && f.pinned == NULL && l->before < l->mean * 1.02)
                     fail_msg("seed %lu round %d: layer %u changes (why %d), and has %g", seed,
-                             round, plan.change[i].layer, l->before / l->mean);
+                             round, change->layer, l->before / l->mean);
             }
             is_done = plan.n_loads + plan.n_drops == 0;
             fix_apply(&f, &plan);
@@ -239,12 +305,63 @@ static void small_budgets_arrive_as_well(void **state)
 
             check_plan(&f, &plan, seed);
             is_done = plan.n_loads + plan.n_drops == 0;
-            if (plan.n_lost == 0 && plan.after.mean > ratio * (1.0 + 1e-9))
+            if (plan.n_lost + plan.n_short == 0 && plan.after.mean > ratio * (1.0 + 1e-9))
                 fail_msg("seed %lu: %g, was %g", seed, plan.after.mean, ratio);
-            ratio = plan.n_lost_left == 0 ? plan.after.mean : 1e9;
+            ratio = plan.n_lost_left + plan.n_short_left == 0 ? plan.after.mean : 1e9;
             fix_apply(&f, &plan);
         }
         if (!is_done) fail_msg("seed %lu: no end", seed);
+        fix_close(&f);
+    }
+}
+
+/* A minimum needs no more than the slots for it: where every device can hold everything, and no
+ * budget is in the way, nobody is below it. */
+static void with_room_everybody_has_the_minimum(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < N_PROBLEMS / 3; seed++) {
+        fixture f = random_problem(seed);
+        sy_balance_plan plan;
+
+        f.options.budget_bytes = 0;
+        f.options.replicas_max = SY_MAX(f.options.replicas_max, 3);
+        f.options.min_replicas = 1 + (uint32_t)(seed % 3);
+        for (uint32_t d = 0; d < f.n_devices; d++) f.device[d].slots = f.layers * f.experts;
+        plan = fix_plan(&f);
+        check_plan(&f, &plan, seed);
+        if (plan.n_lost_left + plan.n_short_left > 0)
+            fail_msg("seed %lu: %u without a holder, %u below the minimum of %u", seed,
+                     plan.n_lost_left, plan.n_short_left, plan.min_nodes);
+        sy_balance_plan_free(&plan);
+        fix_close(&f);
+    }
+}
+
+/* Equal devices, one on each node, whose slots are just enough, and one of them dies. */
+static void one_node_of_many_dies_and_two_holders_stay_two(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        uint64_t random = sy_splitmix64(seed);
+        const uint32_t n_nodes = 3 + below(&random, 6), experts = 6 + below(&random, 30);
+        fixture f = fix_open(2, experts, n_nodes, 1, (2 * experts + n_nodes - 2) / (n_nodes - 1));
+        const uint32_t dead = n_nodes - 1;
+        sy_balance_plan plan;
+
+        balance_fill_layer(f.load, experts, BALANCE_LOGNORMAL, 1.0, &random);
+        balance_fill_layer(f.load + experts, experts, BALANCE_ZIPF, 1.0, &random);
+        fix_spread_twice(&f);
+        for (uint32_t i = 0; i < f.offset[2 * experts]; i++)
+            if (f.holder[i] == dead) f.holder[i] = SY_BALANCE_GONE;
+        f.n_devices--;
+        f.options = (sy_balance_options){.replicas_max = 4, .min_replicas = 2};
+        plan = fix_plan(&f);
+        check_plan(&f, &plan, seed);
+        if (plan.n_short == 0 || plan.n_short_left > 0)
+            fail_msg("seed %lu: %u experts had one holder left, %u still do", seed, plan.n_short,
+                     plan.n_short_left);
+        sy_balance_plan_free(&plan);
         fix_close(&f);
     }
 }
@@ -255,6 +372,8 @@ int main(void)
         cmocka_unit_test(every_plan_keeps_the_rules),
         cmocka_unit_test(a_balanced_placement_stays_as_it_is),
         cmocka_unit_test(small_budgets_arrive_as_well),
+        cmocka_unit_test(with_room_everybody_has_the_minimum),
+        cmocka_unit_test(one_node_of_many_dies_and_two_holders_stay_two),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,14 +26,15 @@ typedef struct cluster {
     sy_snapshot *snapshot;
     balance_question question;
     balance_problem problem;
-    const char *gone; /* a node that has been away for long enough, or NULL */
+    const char *gone; /* a node that has been away for long enough, "*": all without lease; or NULL
+                       */
 } cluster;
 
 static int is_gone(void *arg, const char *node)
 {
     const cluster *const c = arg;
 
-    return c->gone != NULL && strcmp(c->gone, node) == 0;
+    return c->gone != NULL && (strcmp(c->gone, node) == 0 || strcmp(c->gone, "*") == 0);
 }
 
 static void put(cluster *c, const char *field, const char *value)
@@ -75,6 +76,7 @@ static cluster *open_cluster(void)
                                      .is_gone = is_gone,
                                      .arg = c,
                                      .n_spare = 2,
+                                     .replicas_max = 8,
                                      .shard_bytes = SHARD_BYTES};
     return c;
 }
@@ -227,6 +229,88 @@ static void slots_are_the_spare_ones_or_what_memory_has_room_for(void **state)
     close_cluster(c);
 }
 
+/* ---- the minimum of nodes ---- */
+
+static void an_even_placement_on_two_nodes_each_stays_so(void **state)
+{
+    cluster *c = open_cluster();
+
+    (void)state;
+    for (int i = 0; i < 3; i++) add_node(c, i == 0 ? "a" : i == 1 ? "b" : "c");
+    put(c, "*/*", "a/cpu:0 b/cpu:0");
+    put(c, "0/0", "c/cpu:0 e/cpu:0");         /* e is gone, but wanted */
+    put(c, "0/1", "a/cpu:0 b/cpu:0 c/cpu:0"); /* more than the least */
+    put(c, "0/2", "a/cpu:0@100");             /* an experiment: no rule for others */
+    put(c, "1/3", "");                        /* nowhere */
+    c->gone = "e";
+    c->question.min_replicas = -1;
+    must_make(c);
+    assert_int_equal(c->problem.min_replicas, 2);
+    assert_true(c->problem.is_min_found);
+    assert_int_equal(c->problem.input_device[0].slots, 7); /* 2 layers of 2 * 4 + 2, on 3 devices */
+    close_cluster(c);
+}
+
+static void two_devices_of_one_node_are_one_node(void **state)
+{
+    cluster *c = open_cluster();
+
+    (void)state;
+    snprintf(add_node(c, "a")->lease.devices, 16, "cpu:0 cpu:1");
+    add_node(c, "b");
+    put(c, "*/*", "a/cpu:0 b/cpu:0");
+    put(c, "0/0", "a/cpu:0 a/cpu:1");
+    c->question.min_replicas = -1;
+    must_make(c);
+    assert_int_equal(c->problem.min_replicas, 1);
+    close_cluster(c);
+}
+
+static void a_minimum_that_is_given_is_taken(void **state)
+{
+    cluster *c = open_cluster();
+
+    (void)state;
+    add_node(c, "a");
+    add_node(c, "b");
+    put(c, "*/*", "a/cpu:0");
+    c->question.min_replicas = 2;
+    must_make(c);
+    assert_int_equal(c->problem.min_replicas, 2);
+    assert_false(c->problem.is_min_found);
+    assert_int_equal(c->problem.input_device[0].slots, 10); /* 2 layers of 2 * 4 + 2, on 2 */
+    close_cluster(c);
+}
+
+/* Else the next round would take one holder for what was wanted, and nobody would repair it. */
+static void who_stays_below_the_minimum_still_names_the_node_that_is_gone(void **state)
+{
+    cluster *c = open_cluster();
+    sy_balance_plan plan;
+    const sy_balance_options options = {
+        .min_gain = 1e9, .min_replicas = 2, .budget_bytes = SHARD_BYTES};
+    size_t n_fields;
+    sy_error err;
+
+    (void)state;
+    sy_error_clear(&err);
+    add_node(c, "a");
+    add_node(c, "b");
+    put(c, "*/*", "a/cpu:0 b/cpu:0");
+    put(c, "0/0", "e/cpu:0 f/cpu:0"); /* the budget is for one holder of two */
+    c->gone = "*";
+    c->question.min_replicas = -1;
+    must_make(c);
+    assert_int_equal(sy_balance(&plan, &c->problem.input, &options, &err), SY_OK);
+    assert_int_equal(plan.n_short_left, 1);
+    assert_int_equal(balance_set_fields(c->map, &n_fields, &c->problem, c->snapshot, &plan, &err),
+                     SY_OK);
+    assert_int_equal(n_fields, 1);
+    assert_string_equal(field_map_get(c->map, "0/0", FIELD_AFTER), "a/cpu:0 e/cpu:0");
+    sy_balance_plan_free(&plan);
+    close_cluster(c);
+}
+
 static void what_is_on_its_way_is_waited_for(void **state)
 {
     cluster *c = open_cluster();
@@ -321,6 +405,10 @@ int main(void)
         cmocka_unit_test(what_a_gone_node_held_is_lost),
         cmocka_unit_test(without_nodes_it_says_why),
         cmocka_unit_test(slots_are_the_spare_ones_or_what_memory_has_room_for),
+        cmocka_unit_test(an_even_placement_on_two_nodes_each_stays_so),
+        cmocka_unit_test(two_devices_of_one_node_are_one_node),
+        cmocka_unit_test(a_minimum_that_is_given_is_taken),
+        cmocka_unit_test(who_stays_below_the_minimum_still_names_the_node_that_is_gone),
         cmocka_unit_test(what_is_on_its_way_is_waited_for),
         cmocka_unit_test(a_plan_becomes_fields),
         cmocka_unit_test(targets_that_stay_keep_their_order),
