@@ -199,6 +199,20 @@ static int measure_all(bench *b)
     return 1;
 }
 
+static int open_fields(bench *b)
+{
+    b->field = calloc(FIELDS, sizeof(*b->field));
+    b->value = calloc(FIELDS, sizeof(*b->value));
+    b->entry = calloc(FIELDS, sizeof(*b->entry));
+    b->edited_entry = calloc(FIELDS, sizeof(*b->entry));
+    b->shuffled_entry = calloc(FIELDS, sizeof(*b->entry));
+    if (b->field != NULL && b->value != NULL && b->entry != NULL && b->edited_entry != NULL &&
+        b->shuffled_entry != NULL)
+        return 1;
+    fprintf(stderr, "bench_placement: no memory for %d fields\n", FIELDS);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     bench b = {.seconds = 0.5};
@@ -219,17 +233,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (is_quick) b.seconds /= 10;
-    b.field = calloc(FIELDS, sizeof(*b.field));
-    b.value = calloc(FIELDS, sizeof(*b.value));
-    b.entry = calloc(FIELDS, sizeof(*b.entry));
-    b.edited_entry = calloc(FIELDS, sizeof(*b.entry));
-    b.shuffled_entry = calloc(FIELDS, sizeof(*b.entry));
-    if (b.field == NULL || b.value == NULL || b.entry == NULL || b.edited_entry == NULL ||
-        b.shuffled_entry == NULL) {
-        fprintf(stderr, "bench_placement: no memory for %d fields\n", FIELDS);
-        return 1;
-    }
-    const int ok = measure_all(&b);
+    const int ok = open_fields(&b) && measure_all(&b);
     sy_snapshot_unref(b.before);
     sy_snapshot_unref(b.after);
     free(b.field);

@@ -315,11 +315,11 @@ static sy_status take_experts(balance_problem *p, const balance_question *q, sy_
 
         n_holders += list != NULL ? list->n : 0;
     }
-    p->load = calloc(n_all, sizeof(*p->load));
+    p->load = calloc(n_all + 1, sizeof(*p->load));
     p->offset = calloc(n_all + 1, sizeof(*p->offset));
     p->holder = calloc(n_holders + 1, sizeof(*p->holder));
     p->share = calloc(n_holders + 1, sizeof(*p->share));
-    p->hold = calloc(n_all, sizeof(*p->hold));
+    p->hold = calloc(n_all + 1, sizeof(*p->hold));
     if (p->load == NULL || p->offset == NULL || p->holder == NULL || p->share == NULL ||
         p->hold == NULL) {
         return sy_error_set(err, SY_ENOMEM, "no memory for the placement");

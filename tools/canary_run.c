@@ -116,8 +116,9 @@ static sy_status restore(size_t *n_left, place *p, const canary_state *state, co
     sy_status st = list != NULL ? SY_OK : sy_error_set(err, SY_ENOMEM, "no memory for the canary");
 
     *n_left = 0;
-    if (st == SY_OK) SY_TRY(place_read(&map, p, err));
-    for (size_t i = 0; i < state->n && st == SY_OK; i++) {
+    if (list == NULL) return st;
+    SY_TRY(place_read(&map, p, err));
+    for (size_t i = 0; i < state->n; i++) {
         const canary_field *field = &state->field[i];
         const char *now = field_map_get(map, field->field, FIELD_BEFORE);
 

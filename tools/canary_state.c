@@ -58,7 +58,7 @@ char *canary_state_text(const canary_state *s)
         "from", text_or_null(s->n > 0 ? s->field[0].from : NULL), "to", text_or_null(s->to),
         "share", (int)s->share, "phase", canary_phase_name(s->phase), "started_us",
         (json_int_t)s->started_us, "phase_us", (json_int_t)s->phase_us, "until_us",
-        (json_int_t)(s->phase_us + l->for_us), "beat_us", (json_int_t)s->beat_us, "author",
+        (json_int_t)s->phase_us + l->for_us, "beat_us", (json_int_t)s->beat_us, "author",
         text_or_null(s->author), "wish", text_or_null(s->wish), "max_errors",
         (json_int_t)l->max_errors, "max_latency_ratio", l->max_latency_ratio, "max_diff",
         l->max_diff, "min_rows", (json_int_t)l->min_rows, "for_us", (json_int_t)l->for_us,
@@ -224,7 +224,7 @@ sy_status canary_list_read(canary_list *out, tool_redis *redis, const char *mode
         if (st == SY_EINVAL) st = SY_OK;
     }
     if (st == SY_ENOMEM) sy_error_set(err, st, "no memory for the canaries");
-    if (out->n > 1) qsort(out->state, out->n, sizeof(*out->state), by_name);
+    if (out->state != NULL && out->n > 1) qsort(out->state, out->n, sizeof(*out->state), by_name);
 out:
     if (reply != NULL) freeReplyObject(reply);
     if (st != SY_OK) canary_list_free(out);

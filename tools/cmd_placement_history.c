@@ -28,7 +28,7 @@ static json_t *entry_json(const history_entry *e)
     json_t *changes = e->change != NULL ? json_array() : json_null();
     char at[TOOL_TIME_BYTES];
 
-    for (size_t i = 0; i < e->n; i++) {
+    for (size_t i = 0; e->change != NULL && i < e->n; i++) {
         json_array_append_new(changes, json_pack("{s:o, s:o, s:o}", "field",
                                                  text_or_null(e->change[i].field), "before",
                                                  text_or_null(e->change[i].before), "after",

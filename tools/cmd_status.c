@@ -286,5 +286,6 @@ int cmd_status(int argc, char **argv)
         code = tool_flush_stdout() != 0 || !s.is_well;
     }
     forget(&s);
+    s.options = NULL;
     return code;
 }

@@ -133,6 +133,7 @@ static sy_status take_pair(history_entry *entry, sy_arena *arena, const redisRep
 
 static sy_status take_entry(history *out, const redisReply *item)
 {
+    SY_ASSERT(out->entry != NULL);
     history_entry *entry = &out->entry[out->n];
     const redisReply *pairs = item->elements == 2 ? item->element[1] : NULL;
     sy_status st = SY_OK;

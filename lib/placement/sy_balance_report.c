@@ -243,12 +243,14 @@ static void judge_layer(sy_balance_layer *out, const sy_bal_problem *problem, ui
     out->need_loads = best->n_loads;
     least =
         sy_bal_least_gain(problem, out->mean, (int64_t)best->n_loads - (int64_t)chosen->n_loads);
-    if (out->verdict == SY_BALANCE_NO_ROOM && was_left(problem, layer)) {
+    const int is_over_budget = out->verdict == SY_BALANCE_NO_ROOM
+                                   ? was_left(problem, layer)
+                                   : chosen->max - best->max >= least;
+    if (out->verdict != SY_BALANCE_EVEN && out->verdict != SY_BALANCE_NO_ROOM) return;
+    if (is_over_budget) {
         out->verdict = SY_BALANCE_OVER_BUDGET;
-    } else if (out->verdict != SY_BALANCE_EVEN) {
+    } else if (out->verdict == SY_BALANCE_NO_ROOM) {
         return;
-    } else if (chosen->max - best->max >= least) {
-        out->verdict = SY_BALANCE_OVER_BUDGET;
     } else if (best->max < chosen->max - 1e-9 * out->mean) {
         out->verdict = SY_BALANCE_TOO_LITTLE;
     } else if (problem->chosen[layer] != 0) {

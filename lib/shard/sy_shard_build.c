@@ -298,6 +298,7 @@ sy_status sy_shard_load(sy_shard_store *store, uint32_t layer, uint32_t expert, 
         return SY_OK;
     }
     if (st != SY_OK) return st;
+    SY_ASSERT(builder != NULL);
     st = sy_shard_add_from_checkpoint(builder, SIZE_MAX, &done, err);
     if (st != SY_OK) {
         sy_shard_abandon(builder);

@@ -62,7 +62,8 @@ typedef struct expert_loader { /* one loader thread */
     struct expert *expert;
     pthread_t thread;
     int started;
-    expert_idle *idle; /* does the heavy part */
+    expert_idle *idle; /* does the heavy part while requests come */
+    int impatient;     /* steps to do here, because the idle thread was starved */
     uint32_t shard;    /* the one it works on */
     int busy;          /* both under the residency's mutex */
     atomic_int stop;   /* give up what is being loaded */

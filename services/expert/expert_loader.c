@@ -17,6 +17,8 @@ enum {
     TELL_US = 100 * 1000,       /* progress is told this often at most */
     PACE_SLICE_US = 100 * 1000, /* how long a paced loader sleeps without looking up */
     QUIET_US = 1000 * 1000,     /* without a message for so long, nobody is slowed by a load */
+    STARVED_US = 50 * 1000,     /* a step of the idle thread takes a millisecond of its own time */
+    IMPATIENT_STEPS = 4,
     ANSWER_AGE_US = 2 * 1000 * 1000,
     LOG_US = 10 * 1000 * 1000,
     FAILURE_LOG_US = 1000 * 1000,
@@ -120,10 +122,21 @@ static void verify_step(void *arg)
     s->status = sy_shard_verify(s->builder, &identity, s->load->expert->kernels, s->err);
 }
 
+/* While requests come the idle thread does it, unless the cores are so busy that it hardly ever
+ * runs: then every few steps are done here, so that a load ends some day on a saturated machine. */
 static sy_status run_step(step *s, void (*fn)(void *arg))
 {
-    expert_idle_run(s->load->loader->idle, fn, s);
-    if (s->status == SY_OK && atomic_load(&s->load->loader->stop))
+    expert_loader *loader = s->load->loader;
+    const int64_t begin_us = sy_clock_us();
+
+    if (loader->impatient > 0 || is_quiet(loader->expert, begin_us)) {
+        loader->impatient -= loader->impatient > 0;
+        fn(s);
+    } else {
+        expert_idle_run(loader->idle, fn, s);
+        if (sy_clock_us() - begin_us > STARVED_US) loader->impatient = IMPATIENT_STEPS;
+    }
+    if (s->status == SY_OK && atomic_load(&loader->stop))
         s->status = sy_error_set(s->err, SY_ECANCELLED, "it is no longer wanted here");
     return s->status;
 }

@@ -168,6 +168,28 @@ def test_a_node_without_room_says_what_it_needs_and_the_old_holder_serves_on(han
     assert told.returncode == 3 and "needs" in told.stdout, told.stdout + told.stderr
 
 
+@pytest.mark.sanitize
+def test_a_slow_node_slows_nobody_who_has_another_and_changes_no_bit(hand):
+    cluster = hand()
+    cluster.start_redis()
+    cluster.start("expert", 0)
+    cluster.start("expert", 1, env={"SY_FAULT": "expert.slow:always"})
+    cluster.start("expert", 2, env={"SY_FAULT": "expert.compute:always"})  # answers with errors
+    cluster.start("router", 0)
+    cluster.start("aggregator", 0)
+    cluster.set_placement({"*/*": "expert-0/cpu:0"})
+    settle(cluster)
+    ask = expect_answers(cluster)
+    cluster.set_placement({"*/*": "expert-0/cpu:0 expert-1/cpu:0 expert-2/cpu:0"})
+    for name in ("expert-1", "expert-2"):
+        wait_count(cluster, name, "resident", ALL)
+    traffic = keep_asking(cluster, ask)
+    traffic_passes(traffic, 24)
+    traffic.stop()
+    assert cluster.metric("expert-2", "switchyard_expert_errors_total") > 0
+    assert cluster.metric("aggregator-0", "switchyard_layer_failures_total") == 0
+
+
 # ---- weights that differ ----
 
 @pytest.mark.sanitize

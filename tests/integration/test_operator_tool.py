@@ -1,10 +1,12 @@
 """What operators do with the `switchyard` command on a running cluster."""
 import json
+import signal
+import subprocess
 
 import pytest
 
-from sy_client import wait_for
-from sy_cluster import run_tool
+from sy_client import BIN, WAIT_S, wait_for
+from sy_cluster import run_tool, server_env
 from test_faults import expect_answers, keep_asking, traffic_passes
 from test_live_placement import ALL, count, flip_a_bit, settle, start_nodes, states
 
@@ -134,6 +136,8 @@ def test_a_canary_whose_outputs_turn_wrong_after_it_was_verified_goes_back(hand)
 def test_the_balancer_replaces_experts_of_a_node_that_died(hand):
     cluster = hand(experts=3, routers=1, aggregators=1)
     cluster.set_placement(cluster.everywhere("expert-0", "expert-1"))
+    for name in ("expert-0", "expert-1"):
+        wait_for(lambda n=name: count(cluster, n, "resident") == ALL, f"everything on {name}")
     settle(cluster)
     op = Operator(cluster)
     traffic = keep_asking(cluster, expect_answers(cluster))
@@ -148,3 +152,107 @@ def test_the_balancer_replaces_experts_of_a_node_that_died(hand):
     wait_for(replaced, "no value to name the dead node")
     traffic_passes(traffic, 12)
     traffic.stop()
+
+
+# ---- commands that go on until somebody ends them ----
+
+class Running:
+    """A `switchyard` command in the background; ended with the test."""
+
+    def __init__(self, op, *args):
+        self.popen = subprocess.Popen([str(BIN / "switchyard"), *args, *op.where],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True, env=server_env())
+
+    def end(self, signum=None):
+        """(exit code, all that was printed)."""
+        if signum is not None:
+            self.popen.send_signal(signum)
+        text, _ = self.popen.communicate(timeout=WAIT_S)
+        return self.popen.returncode, text
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.popen.kill()
+        self.popen.wait()
+
+
+def wait_share(op, field):
+    wait_for(lambda: "@" in (op.value(field) or "") and "shadow" not in op.value(field),
+             f"{field} to have shares")
+
+
+@pytest.mark.parametrize("wish, code", [("abort", 1), ("promote", 0)])
+def test_somebody_else_ends_a_canary(two, wish, code):
+    op = Operator(two)
+    op("placement", "set", "1/0", "expert-0/cpu:0", "--wait")
+    traffic = keep_asking(two, expect_answers(two))
+    with Running(op, "canary", "start", "--field", "1/0", "--to", "expert-1/cpu:0", "--share",
+                 "30", "--min-rows", "10", "--for", "1h") as canary:
+        wait_share(op, "1/0")
+        assert "1/0" in op("canary", "status")
+        op("canary", wish, "1/0")
+        got, text = canary.end()
+    assert got == code, text
+    assert op.value("1/0") == ("expert-1/cpu:0" if wish == "promote" else "expert-0/cpu:0")
+    traffic_passes(traffic, 12)
+    traffic.stop()
+
+
+def test_the_watcher_of_a_canary_dies_and_another_takes_over(two):
+    op = Operator(two)
+    op("placement", "set", "1/0", "expert-0/cpu:0", "--wait")
+    traffic = keep_asking(two, expect_answers(two))
+    with Running(op, "canary", "start", "--field", "1/0", "--to", "expert-1/cpu:0", "--share",
+                 "30", "--min-rows", "10", "--for", "5s") as canary:
+        wait_share(op, "1/0")
+        canary.popen.kill()
+    assert op.value("1/0").count("@") == 2, "what was in force stays"
+    wait_for(lambda: op("canary", "watch", "1/0", check=False).returncode == 0,
+             "the canary to be taken over and promoted")
+    assert op.value("1/0") == "expert-1/cpu:0"
+    traffic.stop()
+
+
+def test_an_edit_by_hand_ends_a_canary_and_is_left_alone(two):
+    op = Operator(two)
+    traffic = keep_asking(two, expect_answers(two))
+    with Running(op, "canary", "start", "--field", "1/0", "--to", "expert-1/cpu:0", "--share",
+                 "30", "--min-rows", "10", "--for", "1h") as canary:
+        wait_share(op, "1/0")
+        two.set_placement({"1/0": "expert-0/cpu:0 expert-1/cpu:0"})
+        code, text = canary.end()
+    assert code == 1, text
+    assert op.value("1/0") == "expert-0/cpu:0 expert-1/cpu:0"
+    traffic.stop()
+
+
+def test_one_balancer_acts_and_the_other_takes_over_when_it_dies(two):
+    op = Operator(two)
+    options = ["balance", "--watch", "--interval-s", "1", "--sample-s", "1", "--json"]
+
+    def holder():
+        with two.redis() as r:
+            return r.get("switchyard:balancer")
+    with Running(op, *options) as first:
+        wait_for(lambda: str(first.popen.pid) in (holder() or ""), "the first to have the lock")
+        with Running(op, *options) as second:
+            with two.redis() as r:
+                wait_for(lambda: r.hget("switchyard:balancer:state", "at_us"), "a sign of life")
+            first.popen.kill()
+            wait_for(lambda: str(second.popen.pid) in (holder() or ""), "the second to take over")
+            code, text = second.end(signal.SIGTERM)
+            assert code == 0, text
+    assert holder() is None, "the lock is given back"
+
+
+def test_draining_can_be_undone(two):
+    op = Operator(two)
+    with two.redis() as r:
+        before = r.hgetall(two.placement_key)
+    op("drain", "expert-0", "--timeout-s", "60")
+    op("drain", "expert-0", "--undo")
+    with two.redis() as r:
+        assert r.hgetall(two.placement_key) == before
