@@ -240,6 +240,8 @@ def measure_migration(args):
                 "rounds": pairs,
                 "p99_ratio_median": statistics.median(
                     p["during"]["p99_ms"] / p["without"]["p99_ms"] for p in pairs),
+                "p99_ratio_of_windows_median": statistics.median(
+                    p["with"]["p99_ms"] / p["without"]["p99_ms"] for p in pairs),
                 "p50_ratio_median": statistics.median(
                     p["during"]["p50_ms"] / p["without"]["p50_ms"] for p in pairs)}
         finally:
@@ -364,9 +366,9 @@ def main():
     p.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
     p.add_argument("--out", type=pathlib.Path, default=ROOT / "bench" / "results")
     p.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("/tmp/switchyard-bench"))
-    p.add_argument("--models", default="trio", help="for the migration: trio, or synth presets")
-    p.add_argument("--rounds", type=int, default=5, help="pairs of windows of the migration")
-    p.add_argument("--window-s", type=float, default=4.0, help="of the migration's windows")
+    p.add_argument("--models", default="trio,olmoe4", help="for the migration: trio, or synth presets")
+    p.add_argument("--rounds", type=int, default=9, help="pairs of windows of the migration")
+    p.add_argument("--window-s", type=float, default=8.0, help="of the migration's windows")
     p.add_argument("--load-mb-s", type=int, default=100, help="expert nodes' pace of loading")
     p.add_argument("--load-from", default="checkpoint", help="checkpoint or peers")
     p.add_argument("--migration-clients", type=int, default=2)

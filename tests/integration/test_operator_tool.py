@@ -1,5 +1,8 @@
 """What operators do with the `switchyard` command on a running cluster."""
 import json
+import os
+import pty
+import select
 import signal
 import subprocess
 
@@ -256,3 +259,28 @@ def test_draining_can_be_undone(two):
     op("drain", "expert-0", "--undo")
     with two.redis() as r:
         assert r.hgetall(two.placement_key) == before
+
+
+def test_status_refreshes_in_a_terminal_and_ctrl_c_ends_it(two):
+    op = Operator(two)
+    ours, theirs = pty.openpty()
+    view = subprocess.Popen([str(BIN / "switchyard"), "status", "--watch", "--interval-s", "1",
+                             *op.where], stdin=theirs, stdout=theirs, stderr=theirs,
+                            env=server_env(), start_new_session=True)
+    os.close(theirs)
+    try:
+        seen = b""
+        while seen.count(b"\x1b[H") < 2 or seen.count(b"expert-1") < 2:
+            assert select.select([ours], [], [], WAIT_S)[0], f"no second view: {seen!r}"
+            seen += os.read(ours, 65536)
+        view.send_signal(signal.SIGINT)
+        while view.poll() is None and select.select([ours], [], [], WAIT_S)[0]:
+            try:
+                os.read(ours, 65536)
+            except OSError:  # the terminal's other end is closed
+                break
+        assert view.wait(WAIT_S) in (0, 130)
+    finally:
+        view.kill()
+        view.wait()
+        os.close(ours)
