@@ -43,7 +43,9 @@ static sy_balance_plan plan_for(const setting *s, const balance_trace *trace, co
                                 double min_gain, int64_t *took_us)
 {
     sy_balance_device *device = calloc(s->devices, sizeof(*device));
-    const sy_balance_options options = {.replicas_max = s->devices, .min_gain = min_gain};
+    const sy_balance_options options = {.replicas_max = s->devices,
+                                        .min_gain = min_gain,
+                                        .good_enough = min_gain > 0.0 ? 1.05 : 0.0};
     const sy_balance_input input = {.layers = s->layers,
                                     .experts = s->experts,
                                     .n_devices = s->devices,

@@ -351,12 +351,75 @@ def run_program(args, name):
     return [json.loads(line) for line in out.stdout.splitlines()]
 
 
+def table(header, rows):
+    return ["| " + " | ".join(header) + " |", "|" + "---|" * len(header),
+            *("| " + " | ".join(str(x) for x in row) + " |" for row in rows), ""]
+
+
+def report_edits(r):
+    e, c = r["everywhere_ms"], r["cutover_us"]
+    return [f"{r['edits']} edits, one at a time, while 4 clients generate ({r['answers']} answers, no token "
+            f"changed); in force in all {r['processes']} processes after {e['p50']:.1f} ms (p50), "
+            f"{e['p99']:.1f} ms (p99), {e['max']:.1f} ms (max). The cut-over in an aggregator: "
+            f"p99 at most {c['p99_at_most']:.0f} us.", ""]
+
+
+def report_migration(r):
+    rows = [[m, v["shards_moved"], f"{statistics.median(p['migration_s'] for p in v['rounds']):.2f} s",
+             f"{statistics.median(p['without']['p50_ms'] for p in v['rounds']):.2f} / "
+             f"{statistics.median(p['without']['p99_ms'] for p in v['rounds']):.2f}",
+             f"{statistics.median(p['during']['p50_ms'] for p in v['rounds']):.2f} / "
+             f"{statistics.median(p['during']['p99_ms'] for p in v['rounds']):.2f}",
+             f"{v['p50_ratio_median']:.3f}", f"{v['p99_ratio_median']:.3f}",
+             f"{v['p99_ratio_of_windows_median']:.3f}"] for m, v in r.items()]
+    pace = next(iter(r.values()))["load_mb_s"]
+    return [f"A quarter of all experts moves to the other node and back ({pace} MB/s). Milliseconds between "
+            "two tokens; medians of paired rounds. The last column compares whole windows of some "
+            "seconds, with the migration in one of them: where it lasts a fraction of a second, p99 "
+            "during it is that of a few hundred tokens.", "",
+            *table(["model", "shards", "takes", "p50 / p99 without", "during", "p50 ratio", "p99 ratio",
+                    "p99 ratio, windows"], rows)]
+
+
+def report_gaps(r):
+    rows = [[k, len(v["rounds"]), v["answers"], int(v["failed_layers"]), f"{v['usual_p50_ms']:.1f}",
+             *(f"{v['longest_ms'][way]:.0f}" for way in ("kill", "pause", "cut off"))]
+            for k, v in r.items()]
+    return ["Every expert on two of three nodes, 8 clients. The longest gap between two tokens of one answer, ms:",
+            "", *table(["", "rounds", "answers", "failed", "usual p50", "kill -9", "SIGSTOP",
+                        "packets dropped"], rows)]
+
+
+def report_routers(r):
+    return [f"1 -> 4 -> 1 replicas: all four take traffic {r['all_four_take_traffic_after_s']:.2f} s after "
+            f"their start, load within {100 * r['farthest_from_even']:.1f} % of even, "
+            f"{int(r['failed_layers'])} failures in {r['answers']} answers.", ""]
+
+
+def report_placement(r):
+    return ["61 layers x 256 experts on 64 nodes, median us:", "",
+            *table(["what", "different values", "us"],
+                   [[x["what"].replace("_", " "), x["lists"], f"{x['median_us']:.0f}"] for x in r])]
+
+
+def report_balance(r):
+    rows = [[x["trace"], f"{x['layers']} x {x['experts']} on {x['devices']}", f"{x['before']:.3f}",
+             f"{min(x['eplb_global'], x['eplb_hierarchical']):.3f}", f"{x['ours']:.3f}",
+             f"{x['worst_layer']:.3f}", x["shards_moved"], f"{x['lazy']:.3f}", x["lazy_shards_moved"],
+             f"{x['ms']:.0f}"] for x in r]
+    return ["max / mean load of devices, mean over layers. EPLB: the better of its two policies. Lazy: as the "
+            "command does, with as few moves as make it 1.05.", "",
+            *table(["trace", "problem", "before", "EPLB", "ours", "worst layer", "shards moved", "lazy",
+                    "moved", "ms"], rows)]
+
+
 def report(result):
     lines = [f"# Placement while traffic flows, {result['date']}, commit {result['commit']}", "",
-             f"{result['machine']}", ""]
+             f"{result['machine']}. `bench/live.py`; every answer was compared with the one without events.",
+             ""]
     for part in PARTS:
         if part in result:
-            lines += [f"## {part}", "", "```", json.dumps(result[part], indent=1), "```", ""]
+            lines += [f"## {part}", "", *globals()[f"report_{part}"](result[part])]
     return "\n".join(lines)
 
 

@@ -135,7 +135,9 @@ static sy_status make_plan(balance_round *r, double min_gain, sy_error *err)
     const sy_balance_options options = {.budget_bytes = (uint64_t)r->options->budget_mb * 1000000,
                                         .replicas_max = replicas_max_of(r),
                                         .min_replicas = r->problem.min_replicas,
-                                        .min_gain = min_gain};
+                                        .min_gain = min_gain,
+                                        .good_enough =
+                                            min_gain < NEVER_GAIN ? r->options->threshold : 0.0};
 
     sy_balance_plan_free(&r->plan);
     return sy_balance(&r->plan, &r->problem.input, &options, err);

@@ -144,7 +144,7 @@ int cmd_balance(int argc, char **argv)
          SY_ARG_DOUBLE, &o.threshold, 0, 0},
         {"min-gain", "X",
          "a layer is changed only if its max/mean falls by this much, and this much for each tenth "
-         "of its experts that must be loaded",
+         "of its experts that must be loaded; less where more than --threshold would be left",
          SY_ARG_DOUBLE, &o.min_gain, 0, 0},
         {"budget-mb", "N", "to load at most, in one round; 0: no limit", SY_ARG_INT, &o.budget_mb,
          0, INT64_C(1) << 40},

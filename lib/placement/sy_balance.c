@@ -13,6 +13,8 @@
 #define GOOD_ENOUGH \
     1.005 /* times what no placement can be below: trying on is not worth the time */
 
+#define LEAST_GAIN 0.0005 /* a min_gain below this is as good as none */
+
 /* ---- what came in ---- */
 
 static sy_status check_holders(const sy_balance_input *input, size_t at, uint32_t *seen,
@@ -196,8 +198,8 @@ no_memory:
 
 /* ---- all layers ---- */
 
-sy_status sy_balance(sy_balance_plan *out, const sy_balance_input *input,
-                     const sy_balance_options *options, sy_error *err)
+static sy_status make_plan(sy_balance_plan *out, const sy_balance_input *input,
+                           const sy_balance_options *options, sy_error *err)
 {
     sy_bal_problem problem = {.input = input};
     sy_status st;
@@ -221,6 +223,21 @@ out:
     close_problem(&problem);
     if (st != SY_OK) sy_balance_plan_free(out);
     return st;
+}
+
+sy_status sy_balance(sy_balance_plan *out, const sy_balance_input *input,
+                     const sy_balance_options *options, sy_error *err)
+{
+    sy_balance_options now = *options;
+    sy_status st;
+
+    for (;;) {
+        st = make_plan(out, input, &now, err);
+        if (st != SY_OK || now.good_enough == 0.0 || out->after.mean <= now.good_enough) return st;
+        if (now.min_gain == 0.0) return st;
+        now.min_gain = now.min_gain > LEAST_GAIN ? now.min_gain / 4 : 0.0;
+        sy_balance_plan_free(out);
+    }
 }
 
 void sy_balance_plan_free(sy_balance_plan *plan)

@@ -47,6 +47,9 @@ typedef struct sy_balance_options {
     /* A change of a layer is made only when the layer's max/mean falls by at least this much, and
      * this much for each tenth of its experts that must be loaded: 0.02. */
     double min_gain;
+    /* max/mean, mean of layers, that is good enough; 0: none. Where min_gain leaves more than this
+     * it is lowered, down to 0: bytes are saved only once the load is even. */
+    double good_enough;
 } sy_balance_options;
 
 typedef enum sy_balance_verdict {
