@@ -126,6 +126,8 @@ static inline host *host_open(const host_options *o)
     self->memory_bytes_max = o->memory_bytes_max;
     self->n_loaders = 2;
     self->load_bytes_per_s = o->load_bytes_per_s;
+    /* The pace holds while messages come: here they always do. */
+    if (o->load_bytes_per_s != 0) atomic_store(&self->message_us, INT64_MAX / 2);
     self->load_from_peers = o->load_from_peers;
     self->linger_us = o->linger_us;
     self->n_devices = SY_MAX(o->n_devices, 1u);

@@ -371,6 +371,17 @@ static void a_placement_that_changes_nothing_here_is_told_too(void **state)
     host_close(a);
 }
 
+static void without_requests_a_load_keeps_to_no_pace(void **state)
+{
+    host *a = host_open(&(host_options){.name = "a", .model = model, .load_bytes_per_s = 10});
+
+    (void)state;
+    atomic_store(&a->self.message_us, 0);
+    place(a, "0/*", "a/cpu:0");
+    wait_until(count_in(a, SY_SHARD_RESIDENT) == EXPERTS);
+    host_close(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -380,6 +391,7 @@ int main(void)
         cmocka_unit_test(a_shard_may_move_to_another_device_without_a_load),
         cmocka_unit_test(what_is_wanted_again_was_never_away),
         cmocka_unit_test(a_load_that_is_not_wanted_any_more_is_given_up),
+        cmocka_unit_test(without_requests_a_load_keeps_to_no_pace),
         cmocka_unit_test(what_does_not_fit_says_so_and_the_rest_is_served),
         cmocka_unit_test(shards_are_shown_as_json),
         cmocka_unit_test(shards_come_from_nodes_that_have_them_when_asked_to),
