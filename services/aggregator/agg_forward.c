@@ -204,7 +204,7 @@ void agg_forward_message(void *ctx, sy_call *call, sy_msg *msg)
 {
     aggregator *agg = ctx;
 
-    agg_job_push(agg->forward, call, msg, "layer calls");
+    (void)agg_job_push(agg->forward, call, msg, "layer calls");
 }
 
 void agg_forward_stream_open(void *ctx, sy_call *call)

@@ -14,7 +14,9 @@
 
 enum { REQUEST_BYTES_MAX = 64 << 20, LOGITS_QUEUED_MAX = 64 };
 
-/* One generation: held by the call until its end, and by the engine until its last event. */
+/* One generation: held by the call until its end, by the admission queue until it has been admitted
+ * (the engine may be done with it before that, and its call ended), and by the engine until its
+ * last event. */
 typedef struct generation {
     atomic_int refs;
     aggregator *agg;
@@ -215,7 +217,9 @@ static void *admission_main(void *arg)
     sy_arena_init(&arena, REQUEST_BYTES_MAX);
     while (sy_queue_pop(agg->admission, &item, SY_NEVER_US) == SY_OK) {
         agg_job *job = item;
+        generation *gen = sy_call_user(job->call);
         if (!sy_call_ended(job->call)) admit_job(agg, job, &arena);
+        generation_unref(gen);
         agg_job_free(job);
     }
     sy_arena_free(&arena);
@@ -233,11 +237,11 @@ void agg_generate_message(void *ctx, sy_call *call, sy_msg *msg)
         sy_service_refuse(call, SY_ENOMEM, "no memory for the request");
         return;
     }
-    atomic_init(&gen->refs, 1);
+    atomic_init(&gen->refs, 2); /* the call's and the queue's */
     gen->agg = agg;
     gen->call = sy_call_ref(call);
     sy_call_set_user(call, gen);
-    agg_job_push(agg->admission, call, msg, "prompts");
+    if (!agg_job_push(agg->admission, call, msg, "prompts")) generation_unref(gen);
 }
 
 void agg_generate_end(void *ctx, sy_call *call, int cancelled)

@@ -6,7 +6,7 @@
 
 #include "aggregator.h"
 
-void agg_job_push(sy_queue *queue, sy_call *call, sy_msg *msg, const char *what)
+int agg_job_push(sy_queue *queue, sy_call *call, sy_msg *msg, const char *what)
 {
     agg_job *job = malloc(sizeof(*job));
     char text[96] = "the server is shutting down";
@@ -14,17 +14,18 @@ void agg_job_push(sy_queue *queue, sy_call *call, sy_msg *msg, const char *what)
 
     if (job == NULL) {
         sy_service_refuse(call, SY_ENOMEM, "no memory for the request");
-        return;
+        return 0;
     }
     *job = (agg_job){sy_call_ref(call), sy_msg_take(msg)};
     sy_call_pending(call, 1);
     st = sy_queue_push(queue, job);
-    if (st == SY_OK) return;
+    if (st == SY_OK) return 1;
     if (st == SY_ELIMIT)
         snprintf(text, sizeof(text), "%d %s wait already, which is the limit", AGG_QUEUE_MAX, what);
     sy_service_refuse(call, st == SY_ECANCELLED ? SY_EUNAVAILABLE : st, text);
     sy_call_pending(call, -1);
     agg_job_free(job);
+    return 0;
 }
 
 void agg_job_free(agg_job *job)

@@ -49,8 +49,9 @@ typedef struct agg_job {
     sy_call *call; /* a reference */
     sy_msg *msg;   /* owned */
 } agg_job;
-/* Queues the message, or ends the call with the reason why not. queue: admission or forward. */
-void agg_job_push(sy_queue *queue, sy_call *call, sy_msg *msg, const char *what);
+/* 1: the message is queued; 0: the call has been ended with the reason why not. queue: admission or
+ * forward. */
+int agg_job_push(sy_queue *queue, sy_call *call, sy_msg *msg, const char *what);
 void agg_job_free(agg_job *job);
 
 sy_status agg_generate_open(aggregator *agg, sy_error *err);

@@ -167,6 +167,27 @@ def test_past_the_limit_of_waiting_requests_the_answer_is_an_error_at_once(hand)
         assert client.generate("A", max_tokens=4).tokens
 
 
+@pytest.mark.sanitize
+def test_requests_that_fail_while_they_are_being_admitted_harm_nobody(hand):
+    """Without a node every request ends at once, often before its admission is over."""
+    cluster = hand(experts=1, routers=1, aggregators=1)
+    ask = expect_answers(cluster, n_tokens=4)
+    cluster.process["expert-0"].kill()
+    with cluster.client() as client:
+        wait_for(lambda: not client.model().ready, "the model to be shown as not ready")
+
+    def run(_i, _stop):
+        with cluster.client() as client:
+            for _ in range(40 if SANITIZED else 150):
+                assert error_of(client.start, "A").code() == grpc.StatusCode.UNAVAILABLE
+    Background(8, run).join(WAIT_S * 4)
+    cluster.process["expert-0"].start()
+    cluster.wait_ready("expert-0", "aggregator-0")
+    with cluster.client() as client:
+        for i in range(4):
+            ask(client, i)
+
+
 # ---- expert nodes ----
 
 def start_long(client, n_tokens=900):
