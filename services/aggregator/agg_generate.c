@@ -10,9 +10,14 @@
 #include "agg_policies.h"
 #include "aggregator.h"
 #include "sy_clock.h"
+#include "sy_fault.h"
 #include "sy_log.h"
 
-enum { REQUEST_BYTES_MAX = 64 << 20, LOGITS_QUEUED_MAX = 64 };
+enum {
+    REQUEST_BYTES_MAX = 64 << 20,
+    LOGITS_QUEUED_MAX = 64,
+    SLOW_NS = 20 * 1000 * 1000 /* what the fault "generate.admit" adds behind a submission */
+};
 
 /* One generation: held by the call until its end, by the admission queue until it has been admitted
  * (the engine may be done with it before that, and its call ended), and by the engine until its
@@ -186,6 +191,7 @@ static sy_status submit(aggregator *agg, generation *gen, const sy_generate_requ
         generation_unref(gen);
         goto out;
     }
+    if (sy_fault_hit("generate.admit")) nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
     atomic_store(&gen->id, id);
     if (atomic_load(&gen->call_ended)) sy_engine_cancel(agg->engine, id);
 out:
