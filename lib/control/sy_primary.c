@@ -21,6 +21,7 @@
 #define SEARCH_MIN_MS   100
 #define SEARCH_MAX_MS   2000
 #define LOG_INTERVAL_US 10000000
+#define LINK_SETTLE_US  500000 /* in which a replica finds out that its primary is gone */
 
 /* In order of preference. */
 typedef enum server_role {
@@ -46,6 +47,7 @@ struct sy_primary {
     server server[SY_REDIS_ADDRESSES_MAX];
     server *in_use;   /* NULL: none */
     int was_writable; /* as last seen of the one in use */
+    int64_t lost_us;  /* when the one in use was last lost; 0: never */
     uv_timer_t search;
     int is_search_open;
     uint64_t search_ms;
@@ -184,8 +186,15 @@ static void choose(sy_primary *self)
 
 /* ---- roles ---- */
 
+/* A primary that dies ends our connection and its replica's in the same moment: what the replica
+ * says of its link right after is not news. It is asked again. */
 static void note_role(server *s, server_role role)
 {
+    const int64_t lost_us = s->owner->lost_us;
+
+    if (role == ROLE_REPLICA && lost_us != 0 && sy_clock_us() - lost_us < LINK_SETTLE_US) {
+        role = ROLE_STALE;
+    }
     s->is_asked = 0;
     s->role = role;
     choose(s->owner);
@@ -285,6 +294,7 @@ static void on_server_down(void *ctx)
     s->is_asked = 0;
     if (self->in_use != s) return;
     self->in_use = NULL;
+    self->lost_us = sy_clock_us();
     self->config.on_down(self->config.ctx);
     sy_primary_check(self); /* perhaps one of the others has been promoted */
     search_or_rest(self);
