@@ -52,9 +52,9 @@ class OneProcess:
     """`switchyard run`: no gRPC, no Redis. It loads the model for every request, which is not part
     of any figure."""
 
-    def __init__(self, bin_dir, model_dir, threads):
+    def __init__(self, bin_dir, model_dir, threads, options=()):
         self.argv = [bin_dir / "switchyard", "run", "--model", model_dir, "--threads", threads,
-                     "--ignore-eos", "--json"]
+                     "--ignore-eos", "--json", *options]
         self.peak = 0
 
     def __enter__(self):
@@ -71,6 +71,10 @@ class OneProcess:
     def generate(self, ids, max_tokens):
         return self._ask([*tokens_option(ids), "--max-tokens", max_tokens])[0]
 
+    def generate_from(self, path, max_tokens):
+        """The prompt is the text of a file: for prompts longer than a command line."""
+        return self._ask(["--prompt-file", path, "--max-tokens", max_tokens])[0]
+
     def at_once(self, prompts, max_tokens):
         """Tokens a second of all prompts together, from the submission to the last answer."""
         with prompts_file(prompts) as path:
@@ -86,12 +90,15 @@ class OneProcess:
 class Cluster:
     """`switchyard up`, its own Redis included, on Unix sockets."""
 
-    def __init__(self, bin_dir, model_dir, threads, experts, router="remote", is_raised=False):
+    def __init__(self, bin_dir, model_dir, threads, experts, router="remote", is_raised=False,
+                 options=(), expert_threads=None):
         self.is_raised = is_raised
+        if expert_threads is not None:
+            options = [*options, f"--expert-arg=--threads={expert_threads}"]
         self.tool = bin_dir / "switchyard"
         self.argv = [self.tool, "up", "--model", model_dir, "--threads", threads, "--experts",
                      experts, "--router", router, "--log-level", "warn", "--timeout-s", 600,
-                     "--detach", "--json"]
+                     "--detach", "--json", *options]
         self.dir = None
 
     def __enter__(self):
@@ -123,6 +130,9 @@ class Cluster:
 
     def generate(self, ids, max_tokens):
         return self._ask([*tokens_option(ids), "--max-tokens", max_tokens])
+
+    def generate_from(self, path, max_tokens):
+        return self._ask(["--prompt-file", path, "--max-tokens", max_tokens])
 
     def at_once(self, prompts, max_tokens):
         with prompts_file(prompts) as path:

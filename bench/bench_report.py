@@ -77,7 +77,8 @@ def memory_rows(model):
     for name, c in model["configurations"].items():
         peaks = c["peak_bytes"]
         yield [name, ", ".join(f"{p} {megabytes(n)}" for p, n in peaks.items()),
-               megabytes(sum(peaks.values()))]
+               megabytes(sum(peaks.values())),
+               f"{sum(peaks.values()) / model['shape']['weight_bytes']:.2f}"]
 
 
 def model_section(name, model):
@@ -88,7 +89,7 @@ def model_section(name, model):
         if model["fits_in_cache"] else ""
     return (
         f"## {name}\n\n{s['layers']} layers, hidden {s['hidden']}, {s['experts']} experts of width "
-        f"{s['expert_width']}, top-{s['top_k']}, vocabulary {s['vocab']}, {s['dtype']}: "
+        f"{s['expert_width']}, top-{s['top_k']}, vocabulary {s['vocab']}, stored as {s['dtype']}: "
         f"{megabytes(s['weight_bytes'])} MB of weights, {megabytes(s['token_bytes'])} MB read for "
         f"a token decoded alone, {s['prompt_flops'] / 1e6:,.0f} MFLOP for a prompt token.{note}\n"
         f"Limits during these figures: DRAM {min(dram):.1f} to {max(dram):.1f} GB/s, multiply-adds "
@@ -101,7 +102,8 @@ def model_section(name, model):
         "\nA layer call of one decoded token, us; the rest is attention, norms, head, and the loop "
         "around.\n\n" +
         table(["", *STATES, "layer call", "token", "rest of the token"], layer_rows(model)) +
-        "\nPeak memory, MB.\n\n" + table(["", "each process", "all"], memory_rows(model)))
+        "\nPeak memory, MB.\n\n" + table(["", "each process", "all", ": weights"],
+                                    memory_rows(model)))
 
 
 def markdown(result):
@@ -116,7 +118,7 @@ def markdown(result):
 # ---- the picture: decode of one sequence, a bar a configuration, the limit as a line ----
 
 WIDTH, LEFT, BAR, GAP, TOP = 900, 250, 22, 8, 56
-COLOURS = ("#3b6ea5", "#7fa650", "#c97b3a", "#8d6cab")
+COLOURS = ("#3b6ea5", "#7fa650", "#c97b3a", "#8d6cab", "#4f9d9d", "#a0a0a0")
 
 
 def bars(name, model, y):

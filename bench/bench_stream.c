@@ -6,7 +6,10 @@
  *  stream     one request in flight, the next one sent from the callback of the last
  *  fan-out    the same from a thread that sleeps until the answer is there: what a layer call pays
  *  fan-out 2  two servers asked at once, as when a layer's experts are on two nodes
- *  8 in flight: messages a second */
+ *  8 in flight: messages a second
+ *
+ * and then the exchanges of a layer call, in the sizes that its rows have: one with a router, and
+ * one with two nodes at once. Their sum is what a layer call over three tiers cannot go below. */
 #include <fcntl.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -29,8 +32,11 @@
 #define N_SERVERS   2
 #define IN_FLIGHT   8
 #define ROUNDS_MAX  5
-#define HEAD_BYTES  16 /* a message begins with its id; an empty one is nothing else */
-#define WAIT_US     ((int64_t)10 * 1000000)
+#define HEAD_BYTES                                                                \
+    16 /* a message begins with its id and the length of the answer, 8 bytes each \
+        */
+#define BYTES_MAX ((size_t)16 << 20)
+#define WAIT_US   ((int64_t)10 * 1000000)
 
 static _Noreturn void give_up(const char *what)
 {
@@ -40,21 +46,42 @@ static _Noreturn void give_up(const char *what)
 
 /* ---- the server ---- */
 
-static void echo_message(void *ctx, sy_call *call, sy_msg *msg)
+typedef struct lengths { /* of a request and of its answer */
+    size_t sent, back;
+} lengths;
+
+static void copy_out(void *out, const sy_msg *msg, size_t bytes)
 {
-    sy_buf *buf = sy_buf_alloc(sy_msg_len(msg));
-    sy_frame frame;
     size_t n, at = 0;
     const sy_iov *iov = sy_msg_iov(msg, &n);
 
+    for (size_t i = 0; i < n && at < bytes; i++) {
+        const size_t part = SY_MIN(iov[i].len, bytes - at);
+        memcpy((char *)out + at, iov[i].data, part);
+        at += part;
+    }
+}
+
+static size_t answer_bytes(const sy_msg *msg)
+{
+    uint64_t head[2] = {0, 0};
+
+    copy_out(head, msg, sizeof(head));
+    return SY_MIN((size_t)head[1], BYTES_MAX);
+}
+
+/* An echo: cut, or followed by whatever was in the memory, when another length is asked for. */
+static void echo_message(void *ctx, sy_call *call, sy_msg *msg)
+{
+    const size_t bytes = answer_bytes(msg);
+    sy_buf *buf = sy_buf_alloc(bytes);
+    sy_frame frame;
+
     (void)ctx;
     if (buf == NULL) return; /* the client waits in vain, and says so */
-    for (size_t i = 0; i < n; i++) {
-        memcpy((char *)buf->data + at, iov[i].data, iov[i].len);
-        at += iov[i].len;
-    }
+    copy_out(buf->data, msg, bytes);
     sy_frame_init(&frame);
-    if (sy_frame_add(&frame, buf, buf->data, at) == SY_OK) (void)sy_call_send(call, &frame);
+    if (sy_frame_add(&frame, buf, buf->data, bytes) == SY_OK) (void)sy_call_send(call, &frame);
     sy_buf_unref(buf);
 }
 
@@ -154,40 +181,36 @@ static uint64_t id_of(const sy_iov *iov, size_t n)
     return id;
 }
 
-static void make_frame(sy_frame *frame, const bench *b, uint64_t id, size_t bytes)
+static void make_frame(sy_frame *frame, const bench *b, uint64_t id, lengths size)
 {
+    const uint64_t words[] = {id, size.back};
     sy_buf *head = sy_buf_alloc(HEAD_BYTES);
 
     if (head == NULL) give_up("no memory");
-    memset(head->data, 0, HEAD_BYTES);
-    memcpy(head->data, &id, sizeof(id));
+    memcpy(head->data, words, HEAD_BYTES);
     sy_frame_init(frame);
     if (sy_frame_add(frame, head, head->data, HEAD_BYTES) != SY_OK ||
-        (bytes > HEAD_BYTES &&
-         sy_frame_add(frame, b->payload, b->payload->data, bytes - HEAD_BYTES) != SY_OK))
+        (size.sent > HEAD_BYTES &&
+         sy_frame_add(frame, b->payload, b->payload->data, size.sent - HEAD_BYTES) != SY_OK))
         give_up("no room in a frame");
     sy_buf_unref(head);
 }
 
-static int payload_is_back(const bench *b, const sy_msg *msg, size_t bytes)
+static int payload_is_back(const bench *b, const sy_msg *msg, lengths size)
 {
-    size_t n, at = 0;
-    const sy_iov *iov = sy_msg_iov(msg, &n);
-    unsigned char *back = malloc(bytes);
-    int same = back != NULL && sy_msg_len(msg) == bytes;
+    const size_t same_bytes = SY_MIN(size.sent, size.back);
+    unsigned char *back = malloc(size.back);
+    int same = back != NULL && sy_msg_len(msg) == size.back;
 
-    for (size_t i = 0; same && i < n; i++) {
-        memcpy(back + at, iov[i].data, iov[i].len);
-        at += iov[i].len;
-    }
-    same = same && memcmp(back + HEAD_BYTES, b->payload->data, bytes - HEAD_BYTES) == 0;
+    if (same) copy_out(back, msg, size.back);
+    same = same && memcmp(back + HEAD_BYTES, b->payload->data, same_bytes - HEAD_BYTES) == 0;
     free(back);
     return same;
 }
 
 /* ---- the thread that waits ---- */
 
-static double fan_out(bench *b, bench_transport transport, size_t n_servers, size_t bytes,
+static double fan_out(bench *b, bench_transport transport, size_t n_servers, lengths size,
                       int is_checked)
 {
     const double start_s = bench_now_s();
@@ -196,7 +219,7 @@ static double fan_out(bench *b, bench_transport transport, size_t n_servers, siz
     sy_fanout_reset(b->fanout);
     for (size_t i = 0; i < n_servers; i++) {
         const uint64_t id = sy_peer_next_id(b->peer[transport][i]);
-        make_frame(&frame, b, id, bytes);
+        make_frame(&frame, b, id, size);
         sy_fanout_send(b->fanout, b->peer[transport][i], id, &frame);
     }
     sy_fanout_wait(b->fanout, sy_clock_us() + WAIT_US);
@@ -204,17 +227,17 @@ static double fan_out(bench *b, bench_transport transport, size_t n_servers, siz
     for (size_t i = 0; i < n_servers; i++) {
         const sy_fanout_slot *slot = sy_fanout_at(b->fanout, i);
         if (slot->status != SY_OK) give_up(slot->err.message);
-        if (is_checked && !payload_is_back(b, slot->msg, bytes)) give_up("the echo differs");
+        if (is_checked && !payload_is_back(b, slot->msg, size)) give_up("the echo differs");
     }
     return seconds;
 }
 
 static void time_fan_out(bench_samples *out, bench *b, bench_transport transport, size_t n_servers,
-                         size_t bytes)
+                         lengths size)
 {
     out->n = 0;
     for (const double end_s = bench_now_s() + b->seconds; bench_now_s() < end_s;)
-        bench_samples_add(out, fan_out(b, transport, n_servers, bytes, 0));
+        bench_samples_add(out, fan_out(b, transport, n_servers, size, 0));
 }
 
 /* ---- the chain of callbacks; all on the loop's thread ---- */
@@ -222,7 +245,8 @@ static void time_fan_out(bench_samples *out, bench *b, bench_transport transport
 typedef struct chain {
     bench *b;
     sy_peer *peer;
-    size_t bytes, in_flight, n_messages;
+    lengths size;
+    size_t in_flight, n_messages;
     bench_samples *samples; /* NULL: only counted */
     double sent_s, begin_s, end_s;
     sem_t done;
@@ -235,7 +259,7 @@ static void chain_send(chain *c)
     const uint64_t id = sy_peer_next_id(c->peer);
     sy_frame frame;
 
-    make_frame(&frame, c->b, id, c->bytes);
+    make_frame(&frame, c->b, id, c->size);
     c->sent_s = bench_now_s();
     c->in_flight++;
     if (sy_peer_send(c->peer, id, &frame, chain_reply, c) != SY_OK) give_up("a send was refused");
@@ -266,10 +290,10 @@ static void chain_begin_one(void *arg)
 
 /* Messages a second with so many in flight; their round trips to `samples` when it is not NULL,
  * which makes sense for one in flight only. */
-static double run_chain(bench *b, sy_peer *peer, size_t bytes, int in_flight,
+static double run_chain(bench *b, sy_peer *peer, lengths size, int in_flight,
                         bench_samples *samples)
 {
-    chain c = {.b = b, .peer = peer, .bytes = bytes, .samples = samples};
+    chain c = {.b = b, .peer = peer, .size = size, .samples = samples};
 
     if (samples != NULL) samples->n = 0;
     sem_init(&c.done, 0, 0);
@@ -311,22 +335,23 @@ static void time_raw(bench_samples *out, bench *b, bench_transport transport, si
 static row measure(bench *b, bench_transport transport, size_t bytes)
 {
     static bench_samples samples;
+    const lengths size = {bytes, bytes};
     double p50[N_COLUMNS][ROUNDS_MAX], p99[N_COLUMNS][ROUNDS_MAX], rate[ROUNDS_MAX];
     row r;
 
-    fan_out(b, transport, N_SERVERS, bytes, 1);
+    fan_out(b, transport, N_SERVERS, size, 1);
     for (int i = 0; i < b->rounds; i++) {
         for (int column = 0; column < N_COLUMNS; column++) {
             switch (column) {
             case RAW: time_raw(&samples, b, transport, bytes); break;
-            case STREAM: run_chain(b, b->peer[transport][0], bytes, 1, &samples); break;
-            case FAN_OUT: time_fan_out(&samples, b, transport, 1, bytes); break;
-            default: time_fan_out(&samples, b, transport, N_SERVERS, bytes); break;
+            case STREAM: run_chain(b, b->peer[transport][0], size, 1, &samples); break;
+            case FAN_OUT: time_fan_out(&samples, b, transport, 1, size); break;
+            default: time_fan_out(&samples, b, transport, N_SERVERS, size); break;
             }
             p50[column][i] = bench_quantile(samples.value, samples.n, 0.5) * 1e6;
             p99[column][i] = bench_quantile(samples.value, samples.n, 0.99) * 1e6;
         }
-        rate[i] = run_chain(b, b->peer[transport][0], bytes, IN_FLIGHT, NULL);
+        rate[i] = run_chain(b, b->peer[transport][0], size, IN_FLIGHT, NULL);
     }
     for (int column = 0; column < N_COLUMNS; column++) {
         r.p50_us[column] = bench_quantile(p50[column], (size_t)b->rounds, 0.5);
@@ -382,6 +407,76 @@ static void measure_all(bench *b, int is_json)
     if (is_json) printf("\n]\n");
 }
 
+/* ---- the exchanges of a layer call ---- */
+
+typedef struct layer_shape {
+    const char *name;
+    size_t hidden, top_k;
+} layer_shape;
+
+/* p50 in us of a round trip through callbacks, and of the fan-out to n_servers. */
+typedef struct exchange {
+    double stream_us, fan_out_us;
+} exchange;
+
+static exchange measure_exchange(bench *b, size_t n_servers, lengths size)
+{
+    static bench_samples samples;
+    double stream[ROUNDS_MAX], fan[ROUNDS_MAX];
+
+    fan_out(b, BENCH_UNIX, n_servers, size, 1);
+    for (int i = 0; i < b->rounds; i++) {
+        run_chain(b, b->peer[BENCH_UNIX][0], size, 1, &samples);
+        stream[i] = bench_quantile(samples.value, samples.n, 0.5) * 1e6;
+        time_fan_out(&samples, b, BENCH_UNIX, n_servers, size);
+        fan[i] = bench_quantile(samples.value, samples.n, 0.5) * 1e6;
+    }
+    return (exchange){bench_quantile(stream, (size_t)b->rounds, 0.5),
+                      bench_quantile(fan, (size_t)b->rounds, 0.5)};
+}
+
+static void measure_layer(bench *b, const layer_shape *shape, size_t n_rows, int is_json,
+                          int is_first)
+{
+    const size_t row_bytes = shape->hidden * sizeof(float);
+    const lengths to_router = {HEAD_BYTES + n_rows * row_bytes,
+                               HEAD_BYTES +
+                                   n_rows * shape->top_k * 6}; /* an id and a weight each */
+    const lengths to_node = {HEAD_BYTES + n_rows * row_bytes,
+                             HEAD_BYTES + n_rows * shape->top_k * row_bytes / N_SERVERS};
+    const exchange route = measure_exchange(b, 1, to_router);
+    const exchange dispatch = measure_exchange(b, N_SERVERS, to_node);
+    const double sum_us = route.fan_out_us + dispatch.fan_out_us;
+
+    if (is_json)
+        printf("%s\n  {\"layer\": \"%s\", \"rows\": %zu, \"route_stream_p50_us\": %.1f, "
+               "\"route_fan_out_p50_us\": %.1f, \"dispatch_stream_p50_us\": %.1f, "
+               "\"dispatch_fan_out_2_p50_us\": %.1f, \"layer_p50_us\": %.1f}",
+               is_first ? "[" : ",", shape->name, n_rows, route.stream_us, route.fan_out_us,
+               dispatch.stream_us, dispatch.fan_out_us, sum_us);
+    else
+        printf("%-6s %5zu %8zu %8zu %8.1f %8.1f %8zu %8zu %8.1f %9.1f %9.1f\n", shape->name, n_rows,
+               to_router.sent, to_router.back, route.stream_us, route.fan_out_us, to_node.sent,
+               to_node.back, dispatch.stream_us, dispatch.fan_out_us, sum_us);
+    fflush(stdout);
+}
+
+static void measure_layers(bench *b, int is_json)
+{
+    static const layer_shape shapes[] = {{"trio", 192, 2}, {"olmoe", 2048, 8}};
+    static const size_t rows[] = {1, 16, 256};
+
+    if (!is_json)
+        printf("\nexchanges of a layer call, Unix sockets: bytes there and back, p50 in us\n"
+               "%-6s %5s %35s %45s\n%12s %8s %8s %8s %8s %8s %8s %8s %9s %9s\n",
+               "", "rows", "router", "two nodes", "", "bytes", "back", "stream", "fan-out", "bytes",
+               "back", "stream", "fan-out 2", "sum");
+    for (size_t i = 0; i < SY_COUNT_OF(shapes); i++)
+        for (size_t k = 0; k < SY_COUNT_OF(rows); k++)
+            measure_layer(b, &shapes[i], rows[k], is_json, i == 0 && k == 0);
+    if (is_json) printf("\n]\n");
+}
+
 static void connect_all(bench *b, const server *servers)
 {
     const int64_t give_up_us = sy_clock_us() + WAIT_US;
@@ -401,9 +496,9 @@ static void connect_all(bench *b, const server *servers)
             }
         }
     if (sy_fanout_open(&b->fanout, N_SERVERS) != SY_OK ||
-        (b->payload = sy_buf_alloc(BENCH_ECHO_BYTES_MAX)) == NULL)
+        (b->payload = sy_buf_alloc(BYTES_MAX)) == NULL)
         give_up("no memory");
-    for (size_t i = 0; i < BENCH_ECHO_BYTES_MAX; i++)
+    for (size_t i = 0; i < BYTES_MAX; i++)
         ((unsigned char *)b->payload->data)[i] = (unsigned char)(i * 131 >> 3);
 }
 
@@ -423,13 +518,17 @@ int main(int argc, char **argv)
     server servers[N_SERVERS];
     char dir[] = "/tmp/bench-stream-XXXXXX";
     const char *socket_path = NULL;
-    int is_json = 0, is_quick = 0;
+    int is_json = 0, is_quick = 0, is_layers = 0;
     sy_error err;
     const sy_arg args[] = {
         {.name = "json",
          .help = "an array instead of a table",
          .kind = SY_ARG_FLAG,
          .out = &is_json},
+        {.name = "layers",
+         .help = "only the exchanges of a layer call; with --json they come no other way",
+         .kind = SY_ARG_FLAG,
+         .out = &is_layers},
         {.name = "quick", .help = "shorter runs", .kind = SY_ARG_FLAG, .out = &is_quick},
         {.name = "serve",
          .value = "SOCKET",
@@ -455,7 +554,8 @@ int main(int argc, char **argv)
     if (mkdtemp(dir) == NULL) give_up("no temporary folder");
     for (int i = 0; i < N_SERVERS; i++) start_server(&servers[i], dir, i);
     connect_all(&b, servers);
-    measure_all(&b, is_json);
+    if (!is_layers) measure_all(&b, is_json);
+    if (is_layers || !is_json) measure_layers(&b, is_json);
     close_all(&b);
     for (int i = 0; i < N_SERVERS; i++) stop_server(&servers[i]);
     rmdir(dir);

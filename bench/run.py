@@ -3,7 +3,7 @@
 against clusters, in alternation, after checking that all of them give the same tokens. Writes
 DATE-COMMIT.json, .md and .svg into bench/results/. bench/README.md explains every figure.
 
-  bench/run.py                      everything (about a quarter of an hour)
+  bench/run.py                      everything (about an hour)
   bench/run.py --quick --models trio   a minute, to see that it works; not for keeping
 """
 import argparse
@@ -24,9 +24,20 @@ from bench_process import Cluster, Failed, OneProcess, call, raise_priority
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TARGETS = ["switchyard", "switchyard-router", "switchyard-expert", "switchyard-aggregator",
            "bench_machine", "bench_stream"]
-PROMPT_TOKENS = 256
+PROMPT_TOKENS = 512
 CONCURRENT = (8, 16)
 STATES = ("route", "dispatch", "compute", "combine")
+FORMATS = {"as-stored": [], "q8": ["--weights", "q8", "--activations", "q8"],
+           "q4": ["--weights", "q4", "--activations", "q8"]}
+# Shapes that `switchyard synth` has no preset for: what its options must say.
+SHAPES = {
+    "mixtral8": {"family": "mixtral", "layers": 8, "hidden": 1024, "heads": 16, "kv-heads": 8,
+                 "head-dim": 64, "experts": 8, "top-k": 2, "ffn": 3584, "vocab": 32000,
+                 "context": 4096},
+    "granite1b": {"family": "mixtral", "layers": 24, "hidden": 1024, "heads": 16, "kv-heads": 8,
+                  "head-dim": 64, "experts": 32, "top-k": 8, "ffn": 512, "vocab": 49152,
+                  "context": 4096},
+}
 
 
 def log(text):
@@ -42,8 +53,12 @@ def arguments():
                    help="where results are kept")
     p.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("/tmp/switchyard-bench"),
                    help="where synthetic checkpoints are kept (olmoe4: 3.7 GB)")
-    p.add_argument("--models", default="trio,olmoe4",
-                   help="trio (bundled), or presets of `switchyard synth`, separated by commas")
+    p.add_argument("--models", default="trio,olmoe4,mixtral8,granite1b",
+                   help="trio (bundled), presets of `switchyard synth`, or shapes known here, "
+                        "separated by commas")
+    p.add_argument("--formats", default=",".join(FORMATS),
+                   help="how weights are held, separated by commas; trio is small, and stays as "
+                        "stored")
     p.add_argument("--rounds", type=int, default=3, help="repetitions of everything; odd")
     p.add_argument("--threads", type=int, default=2, help="compute threads of every process")
     p.add_argument("--quick", action="store_true", help="one short round")
@@ -59,11 +74,11 @@ def arguments():
 # ---- what is measured ----
 
 class Model:
-    """A checkpoint with the prompts for it."""
+    """A checkpoint with the prompts for it, and how its weights are held."""
 
-    def __init__(self, name, path, args):
-        self.name, self.path = name, path
-        self.shape = Shape(path)
+    def __init__(self, name, path, weights, args):
+        self.name, self.path, self.weights = name, path, weights
+        self.shape = Shape(path, weights)
         self.golden = [json.loads(p.read_text()) for p in sorted((path / "golden").glob("*.json"))]
         self.is_small = self.shape.step_bytes(1) < 64 << 20
         self.decode_tokens = (128 if self.is_small else 16) if args.quick else \
@@ -81,18 +96,27 @@ class Model:
         return [self.ids(4, seed) for seed in range(n)]
 
 
-def find_model(name, args):
+def find_checkpoint(name, args):
     if name == "trio":
-        return Model(name, ROOT / "models" / "trio", args)
+        return ROOT / "models" / "trio"
     path = args.cache / name
     if not (path / "config.json").exists():
         args.cache.mkdir(parents=True, exist_ok=True)
         log(f"writing {path}")
         part = args.cache / f"{name}.part"
         shutil.rmtree(part, ignore_errors=True)
-        call([args.build / "bin" / "switchyard", "synth", "--preset", name, "--out", part])
+        what = [w for k, v in SHAPES[name].items() for w in (f"--{k}", v)] \
+            if name in SHAPES else ["--preset", name]
+        call([args.build / "bin" / "switchyard", "synth", *what, "--out", part])
         part.rename(path)
-    return Model(name, path, args)
+    return path
+
+
+def find_models(args):
+    for name in args.models.split(","):
+        path = find_checkpoint(name, args)
+        for weights in args.formats.split(",") if name != "trio" else ("as-stored",):
+            yield Model(name if weights == "as-stored" else f"{name} {weights}", path, weights, args)
 
 
 def configurations(model, args):
@@ -100,18 +124,27 @@ def configurations(model, args):
     bin_dir, threads = args.build / "bin", args.threads
 
     def cluster(**options):
-        return Cluster(bin_dir, model.path, threads, is_raised=args.raise_priority, **options)
+        return Cluster(bin_dir, model.path, threads, is_raised=args.raise_priority,
+                       options=FORMATS[model.weights], **options)
 
-    return {"one process": lambda: OneProcess(bin_dir, model.path, threads),
-            "cluster, 1 node": lambda: cluster(experts=1),
-            "cluster, 2 nodes": lambda: cluster(experts=2),
-            "cluster, 2 nodes, gate in process": lambda: cluster(experts=2, router="inproc")}
+    configs = {"one process": lambda: OneProcess(bin_dir, model.path, threads,
+                                                 FORMATS[model.weights]),
+               "cluster, 2 nodes": lambda: cluster(experts=2)}
+    if model.weights == "as-stored":
+        configs |= {"cluster, 1 node": lambda: cluster(experts=1),
+                    "cluster, 2 nodes, gate in process":
+                        lambda: cluster(experts=2, router="inproc")}
+        if not model.is_small:
+            configs |= {f"cluster, {n} node{'s' * (n > 1)} of one thread":
+                        lambda n=n: cluster(experts=n, expert_threads=1) for n in (1, 2)}
+    return configs
 
 
 # ---- correctness, before anything is timed ----
 
 def check_tokens(model, configs):
-    """Greedy tokens: the reference's where there are golden files, and everybody's the same."""
+    """Greedy tokens: the reference's where there are golden files, and everybody's the same. Rounded
+    weights give other tokens than the reference's, and everywhere the same ones."""
     wanted = [(g["prompt_tokens"], len(g["greedy_tokens"]), g["greedy_tokens"])
               for g in model.golden] or [(model.start, 12, None), (model.prompt[:40], 12, None)]
     first = None
@@ -189,7 +222,7 @@ def measure_model(model, args):
                     rounds[name][i][key] / alone[key]
     return {"shape": model.shape.describe(), "checked": checked, "limits": limits,
             "prompt_tokens": len(model.prompt), "decode_tokens": model.decode_tokens,
-            "fits_in_cache": model.shape.weights() * model.shape.item_bytes <= last_cache_bytes(),
+            "fits_in_cache": model.shape.memory_bytes() <= last_cache_bytes(),
             "configurations": {name: {"median": medians(rounds[name]), "rounds": rounds[name],
                                       "peak_bytes": peaks[name]} for name in configs}}
 
@@ -249,8 +282,8 @@ def main():
               "streams": json.loads(call([args.build / "bin" / "bench_stream", "--json",
                                           *(["--quick"] if args.quick else [])])[0]),
               "models": {}}
-    for name in args.models.split(","):
-        result["models"][name] = measure_model(find_model(name, args), args)
+    for model in find_models(args):
+        result["models"][model.name] = measure_model(model, args)
     args.out.mkdir(parents=True, exist_ok=True)
     stem = args.out / f"{result['date'][:10]}-{result['commit']}"
     stem.with_name(stem.name + ".json").write_text(json.dumps(result, indent=1) + "\n")

@@ -18,6 +18,8 @@ foreach(pair "GRPC;grpc" "PROTOBUFC;libprotobuf-c" "HIREDIS;hiredis" "UV;libuv" 
     pkg_check_modules(${name} REQUIRED IMPORTED_TARGET ${module})
 endforeach()
 
+include(static_grpc)
+
 add_library(sy_flags INTERFACE)
 # No contraction anywhere: where a fused multiply-add is meant, the source says so, and every path rounds alike.
 target_compile_options(sy_flags INTERFACE

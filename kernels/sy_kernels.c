@@ -31,14 +31,25 @@ static int has_avx512(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
+static int has_vnni(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
+
+static int has_avx512_only(void)
+{
+    return has_avx512() && !has_vnni();
+}
+
 static const struct implementation {
     const sy_kernels *kernels;
     int (*runs_here)(void);
 } implementations[] = {
-    /* Each later one is faster where it runs. */
+    /* Each later one is faster where it runs; of those of one name at most one does. */
     {&sy_kernels_ref, always},
     {&sy_kernels_avx2, has_avx2},
-    {&sy_kernels_avx512, has_avx512},
+    {&sy_kernels_avx512, has_avx512_only},
+    {&sy_kernels_avx512_vnni, has_vnni},
 };
 
 size_t sy_kernels_count(void)
@@ -65,7 +76,7 @@ const sy_kernels *sy_kernels_find(const char *name)
 {
     for (size_t i = 0; i < SY_COUNT_OF(implementations); i++) {
         const struct implementation *it = &implementations[i];
-        if (strcmp(it->kernels->name, name) == 0) return it->runs_here() ? it->kernels : NULL;
+        if (strcmp(it->kernels->name, name) == 0 && it->runs_here()) return it->kernels;
     }
     return NULL;
 }

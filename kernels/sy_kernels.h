@@ -2,18 +2,32 @@
  * allocation, no logging, no locks; any thread. Every implementation gives the bits of the scalar
  * reference (`ref`), for every operation and size:
  *
- *  matmul    each output element is one chain of fused multiply-adds over k = 0, 1, 2, ... in fp32,
+ * matmul: each output element is one chain of fused multiply-adds over k = 0, 1, 2, ... in fp32,
  * starting from +0. Vector lanes lie across output columns, never across k: batch, tile, thread
- * count and vector width do not show. sums      (dot, sum of squares, softmax's sum) use 16 partial
- * sums: element i goes to partial i % 16, in order of i; then the partials are added pairwise: p[j]
- * += p[j+8], then j+4, j+2, j+1. exp       one polynomial, the same steps with fused multiply-adds
- * everywhere; division and square root are IEEE.
+ * count and vector width do not show. With Q8 or Q4 weights: inside a block the chain runs over x
+ * and the integer q from +0, s; then y = fma(d, s, y), block after block from +0.
+ *
+ * matmul_q8: the sum inside a block is an exact integer; y = fma((float)sum, dw * dx, y), block
+ * after block from +0, where the product of the scales is rounded to fp32 first.
+ *
+ * matmul_bf16: a chain over pairs of inputs, the odd one first: y = fma(x[2i], w[2i], fma(x[2i+1],
+ * w[2i+1], y)) from +0, a missing partner being a pair of zeros; denormals count as zeros and
+ * become zeros. It is what VDPBF16PS computes.
+ *
+ * Sums (dot, sum of squares, softmax's sum) use 16 partial sums: element i goes to partial i % 16,
+ * in order of i; then the partials are added pairwise: p[j] += p[j+8], then j+4, j+2, j+1.
+ *
+ * exp is one polynomial, the same steps with fused multiply-adds everywhere; division and square
+ * root are IEEE.
  *
  * Weights are packed at load into column panels: SY_PANEL output columns side by side,
  * [ceil(N/16)][K][16] elements of the stored type, padded with zeros, so a step over k reads one
  * line. bf16 panels store columns in the order 0 8 1 9 2 10 ... 7 15 (a shift and a mask then widen
- * a line into two registers in order); f16 and f32 panels store them in order. Panels are read-only
- * once packed. */
+ * a line into two registers in order); f16 and f32 panels store them in order. Q8 and Q4 panels:
+ * all the blocks' quants, then all the blocks' scales ([blocks][16] f16), padded to 64 bytes. A Q8
+ * block is [8][16 columns][4 k] bytes q + 128; a Q4 block [4][16 columns][4] bytes, whose low
+ * nibbles are k = 8i .. 8i+3 and whose high nibbles are k = 8i+4 .. 8i+7. Panels are read-only once
+ * packed. */
 #ifndef SY_KERNELS_H
 #define SY_KERNELS_H
 
@@ -34,7 +48,28 @@ typedef struct sy_panels {
     uint32_t k; /* inputs */
 } sy_panels;
 
-size_t sy_panels_count(uint32_t n);                             /* ceil(n / SY_PANEL) */
+/* What the activations of a product are. SY_ACT_Q8 needs SY_Q8 or SY_Q4 weights: rows are rounded
+ * to int8 in blocks of SY_QUANT_BLOCK, and the sum inside a block is an exact integer. SY_ACT_BF16
+ * needs SY_BF16 weights: rows are rounded to bf16, and pairs of products added at once. */
+typedef enum sy_activations { SY_ACT_F32 = 0, SY_ACT_Q8 = 1, SY_ACT_BF16 = 2 } sy_activations;
+
+/* How a tier holds its weights and computes with them. Zeroed: as stored, fp32. */
+typedef struct sy_precision {
+    sy_dtype weights; /* SY_DTYPE_NONE: as stored; SY_BF16: stored so, or refused; SY_Q8, SY_Q4:
+                         rounded at load */
+    sy_activations activations;
+} sy_precision;
+/* The name of the arithmetic, announced by every process: "f32-chain/1", "q8-block/1" or
+ * "bf16-pair/1". */
+const char *sy_arithmetic_name(sy_activations activations);
+/* From the options' texts: weights "as-stored" (or "bf16", where that is what is stored: checked by
+ * whoever loads), "q8", "q4"; activations "f32", "bf16", "q8". SY_EINVAL says what would do, also
+ * for q8 activations with weights as stored, and bf16 ones with rounded weights. */
+SY_MUST_USE sy_status sy_precision_parse(sy_precision *out, const char *weights,
+                                         const char *activations, sy_error *err);
+
+size_t sy_panel_bytes(sy_dtype dtype, uint32_t k); /* one panel; a multiple of 64 for Q8 and Q4 */
+size_t sy_panels_count(uint32_t n);                /* ceil(n / SY_PANEL) */
 size_t sy_panels_bytes(sy_dtype dtype, uint32_t n, uint32_t k); /* 0 on overflow or a bad dtype */
 /* Packs panels [begin, end) of src, [n,k] row-major of dtype with any alignment, into dst (the
  * start of the whole packed matrix). Panels are independent: threads may pack different ones. */
@@ -42,6 +77,31 @@ void sy_panels_pack(void *dst, const void *src, sy_dtype dtype, uint32_t n, uint
                     size_t begin, size_t end);
 /* The inverse of packing: rows [begin, end) of W, row-major, in the stored type. */
 void sy_panels_unpack(void *dst, const sy_panels *w, uint32_t begin, uint32_t end);
+/* Rounds n rows of k elements, row-major of `from` (f32, bf16, f16; any alignment), to blocks of
+ * `to` (SY_Q8, SY_Q4), sy_dtype_row_bytes(to, k) each. Q8: d = max |w| / 127 as f16, q = round half
+ * away from zero of w * (1 / d), within +-127. Q4: d = m / -8 as f16, m the element of the largest
+ * magnitude with its sign (the first of equals); q = w * (1 / d) + 8.5 cut off, within 0..15. 1 / d
+ * is taken before d is rounded: ggml's bits, except that a d which f16 holds as zero leaves all
+ * integers zero. A short last block counts as filled up with zeros. SY_EINVAL: a weight that is no
+ * finite number, or a scale beyond f16; dst then holds nothing of use. Deterministic on every
+ * machine. */
+SY_MUST_USE sy_status sy_quantize_rows(void *dst, sy_dtype to, const void *src, sy_dtype from,
+                                       size_t n, uint32_t k);
+
+/* T rows of activations as int8: block b of row t is scale[t*blocks + b] * q[t*stride + 32*b + i].
+ */
+typedef struct sy_qrows {
+    int8_t *q;     /* [T][stride]: 64-byte aligned; zeros past k */
+    float *scale;  /* [T][blocks]: max |x| / 127; 0 for a block below 2^-100, whose q are zeros; NaN
+                      for one with an infinity or a NaN, which then reaches every output */
+    int32_t *sum;  /* [T][blocks]: of a block's q */
+    size_t stride; /* k rounded up to a multiple of SY_QUANT_BLOCK */
+    size_t blocks; /* stride / SY_QUANT_BLOCK */
+} sy_qrows;
+size_t sy_qrows_bytes(size_t T, uint32_t k); /* 0 on overflow */
+/* Lays out T rows in memory of sy_qrows_bytes bytes, 64-byte aligned. */
+void sy_qrows_at(sy_qrows *out, void *memory, size_t T, uint32_t k);
+
 float sy_panels_at(const sy_panels *w, uint32_t n,
                    uint32_t k); /* one element, widened: for tests and tools */
 
@@ -57,6 +117,19 @@ typedef struct sy_kernels {
      * in floats. y and x do not overlap. T may be 0. */
     void (*matmul)(float *y, size_t y_stride, const float *x, size_t x_stride,
                    const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin, size_t end);
+    /* Rows [t, t + n) of q from rows of x, which may differ in number between threads: q = round to
+     * nearest even of x * (127 / max|x|), both steps in fp32. */
+    void (*quantize)(const sy_qrows *q, size_t t, const float *x, size_t x_stride, size_t n,
+                     uint32_t k);
+    /* As matmul, with int8 activations: w is SY_Q8 or SY_Q4. */
+    void (*matmul_q8)(float *y, size_t y_stride, const sy_qrows *x, const uint32_t *x_row, size_t T,
+                      const sy_panels *w, size_t begin, size_t end);
+    /* y[i] = x[i] as bf16, to nearest even; denormals become zeros, a NaN stays one. */
+    void (*round_bf16)(uint16_t *y, const float *x, size_t n);
+    /* As matmul, with bf16 rows, x_stride in elements: w is SY_BF16. */
+    void (*matmul_bf16)(float *y, size_t y_stride, const uint16_t *x, size_t x_stride,
+                        const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin,
+                        size_t end);
     /* h[i] = g[i] / (1 + exp(-g[i])) * u[i]: the quotient rounds, then the product. h may be g or
      * u. */
     void (*swiglu)(float *h, const float *g, const float *u, size_t n);

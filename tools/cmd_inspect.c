@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "inspect_facts.h"
 #include "sy_args.h"
+#include "sy_precision_text.h"
 #include "tool_print.h"
 #include "tool_report.h"
 
@@ -124,7 +125,7 @@ static void print_weights(const inspect_facts *f)
 
 static void print_memory(const inspect_facts *f)
 {
-    char a[TOOL_SIZE_BYTES], b[TOOL_SIZE_BYTES];
+    char a[TOOL_SIZE_BYTES], b[TOOL_SIZE_BYTES], c[TOOL_SIZE_BYTES];
 
     printf("\nmemory         one expert of one layer: %s\n", tool_size(a, f->expert_bytes));
     printf("  router       %s\n", tool_size(a, f->gates.loaded_bytes));
@@ -135,6 +136,10 @@ static void print_memory(const inspect_facts *f)
                " experts\n",
                f->spread[i].n_nodes, tool_size(a, f->spread[i].node_bytes),
                f->spread[i].experts_per_node, f->desc->n_experts);
+    for (size_t i = 1; i < INSPECT_FORMATS; i++)
+        printf("  --weights %s aggregator %s, all experts %s, one of one layer %s\n",
+               sy_weights_name(f->format[i].weights), tool_size(a, f->format[i].trunk_bytes),
+               tool_size(b, f->format[i].experts_bytes), tool_size(c, f->format[i].expert_bytes));
 }
 
 /* ---- JSON ---- */
@@ -165,6 +170,7 @@ static json_t *description_json(const sy_model_desc *d)
 static json_t *lists_json(const inspect_facts *f)
 {
     json_t *types = json_object(), *files = json_array(), *spreads = json_array();
+    json_t *formats = json_object();
 
     for (size_t i = 0; i < f->n_types; i++)
         json_object_set_new(types, f->type[i].name,
@@ -178,7 +184,14 @@ static json_t *lists_json(const inspect_facts *f)
             spreads, json_pack("{s:I,s:I,s:I}", "nodes", (json_int_t)f->spread[i].n_nodes,
                                "experts_per_node", (json_int_t)f->spread[i].experts_per_node,
                                "node_bytes", (json_int_t)f->spread[i].node_bytes));
-    return json_pack("{s:o,s:o,s:o}", "types", types, "files", files, "expert_nodes", spreads);
+    for (size_t i = 0; i < INSPECT_FORMATS; i++)
+        json_object_set_new(formats, sy_weights_name(f->format[i].weights),
+                            json_pack("{s:I,s:I,s:I}", "trunk_bytes",
+                                      (json_int_t)f->format[i].trunk_bytes, "experts_bytes",
+                                      (json_int_t)f->format[i].experts_bytes, "expert_bytes",
+                                      (json_int_t)f->format[i].expert_bytes));
+    return json_pack("{s:o,s:o,s:o,s:o}", "types", types, "files", files, "expert_nodes", spreads,
+                     "weights", formats);
 }
 
 static json_t *tensors_json(const sy_model *model)

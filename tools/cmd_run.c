@@ -9,16 +9,18 @@
 #include "commands.h"
 #include "sy_clock.h"
 #include "sy_engine.h"
+#include "sy_precision_text.h"
 #include "tool_interrupt.h"
 #include "tool_print.h"
 #include "tool_result.h"
 #include "tool_sampling.h"
 
-enum { RUNNING_MAX = 64, EXIT_INTERRUPTED = 130, POLICY_BYTES = 40 };
+enum { RUNNING_MAX = 64, EXIT_INTERRUPTED = 130, POLICIES_MAX = 1 + SY_PRECISION_POLICIES_MAX };
 
 typedef struct options {
     tool_sampling sampling;
-    const char *model, *kernels;
+    const char *model, *kernels, *weights, *activations;
+    sy_precision precision; /* what the last two say */
     int64_t threads;
 } options;
 
@@ -45,8 +47,10 @@ typedef struct run {
     sy_moe_local *experts;
     sy_engine *engine;
     double load_ms;
-    char policy[POLICY_BYTES]; /* the departure from exactness that was asked for; "": none */
-    pthread_mutex_t mutex;     /* guards the generations once they are submitted */
+    /* The departures from exactness that were asked for. */
+    char policy[POLICIES_MAX][SY_PRECISION_POLICY_BYTES];
+    uint32_t n_policies;
+    pthread_mutex_t mutex; /* guards the generations once they are submitted */
     pthread_cond_t news;
     generation *generation; /* [prompts.n] */
 } run;
@@ -60,11 +64,13 @@ static int parse(options *o, int argc, char **argv)
         {"threads", "N", "threads that compute; 0: one a core", SY_ARG_INT, &o->threads, 0, 1024},
         {"kernels", "NAME", "auto, ref, avx2 or avx512: the same bits, other speeds", SY_ARG_STRING,
          &o->kernels, 0, 0},
+        {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
+        {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
     };
     sy_arg args[SY_COUNT_OF(own) + TOOL_SAMPLING_ARGS];
     sy_error err = {0};
 
-    *o = (options){.kernels = "auto"};
+    *o = (options){.kernels = "auto", .weights = "as-stored", .activations = "f32"};
     memcpy(args, own, sizeof(own));
     tool_sampling_args(args + SY_COUNT_OF(own), &o->sampling);
     sy_error_clear(&err);
@@ -74,6 +80,8 @@ static int parse(options *o, int argc, char **argv)
                       NULL, 0, NULL, &err) != SY_OK)
         return tool_usage_error(&err) == 0 ? -1 : 2;
     if (o->model == NULL) return tool_bad_option("--model DIR is missing");
+    if (sy_precision_read(&o->precision, o->weights, o->activations, &err) != SY_OK)
+        return tool_bad_option("%s", err.message);
     return tool_sampling_check(&o->sampling);
 }
 
@@ -82,6 +90,16 @@ static int parse(options *o, int argc, char **argv)
 static void on_shard(void *arg, uint32_t done, uint32_t total)
 {
     tool_progress_show(arg, done, total);
+}
+
+static void list_policies(run *self)
+{
+    const options *o = self->options;
+
+    if (o->sampling.experts_per_token > 0 && o->sampling.experts_per_token < self->desc->top_k)
+        snprintf(self->policy[self->n_policies++], sizeof(self->policy[0]), "experts_per_token=%u",
+                 (unsigned)o->sampling.experts_per_token);
+    self->n_policies += sy_precision_policies(&self->policy[self->n_policies], "", o->precision);
 }
 
 static sy_status open_model(run *self, sy_error *err)
@@ -95,9 +113,7 @@ static sy_status open_model(run *self, sy_error *err)
     SY_TRY(sy_kernels_choose(&self->kernels, o->kernels, err));
     SY_TRY(sy_model_open(&self->model, o->model, NULL, err));
     self->desc = sy_model_describe(self->model);
-    if (o->sampling.experts_per_token > 0 && o->sampling.experts_per_token < self->desc->top_k)
-        snprintf(self->policy, sizeof(self->policy), "experts_per_token=%u",
-                 (unsigned)o->sampling.experts_per_token);
+    list_policies(self);
     SY_TRY(sy_tokenizer_open(&self->tokenizer, o->model, self->desc->vocab, err));
     st = sy_pool_open(&self->pool, (unsigned)(o->threads > 0 ? o->threads : SY_MAX(cores, 1)),
                       "run");
@@ -105,9 +121,9 @@ static sy_status open_model(run *self, sy_error *err)
         sy_error_set(err, st, "no threads to compute with");
         goto out;
     }
-    SY_TRY(sy_trunk_open(&self->trunk, self->model, self->kernels, self->pool, err));
-    st = sy_moe_local_open(&self->experts, self->model, self->kernels, self->pool, on_shard,
-                           &progress, err);
+    SY_TRY(sy_trunk_open(&self->trunk, self->model, self->kernels, o->precision, self->pool, err));
+    st = sy_moe_local_open(&self->experts, self->model, self->kernels, o->precision, self->pool,
+                           on_shard, &progress, err);
     tool_progress_end(&progress);
     self->load_ms = (double)(sy_clock_us() - start_us) / 1e3;
 out:
@@ -167,9 +183,10 @@ static sy_status open_engine(run *self, sy_error *err)
 
 /* ---- the engine's thread ---- */
 
-static void finish(tool_result *result, const sy_gen_event *e, const char *policy)
+static void finish(tool_result *result, const sy_gen_event *e, const run *self)
 {
     const sy_gen_stats *s = &e->stats;
+    const char *policy[POLICIES_MAX];
     const sy_finish f = {.reason = e->reason == SY_GEN_STOP ? SY_FINISH_STOP : SY_FINISH_LENGTH,
                          .prompt_tokens = s->prompt_tokens,
                          .generated_tokens = s->generated_tokens,
@@ -182,9 +199,10 @@ static void finish(tool_result *result, const sy_gen_event *e, const char *polic
                          .compute_ms = (double)s->moe.compute_us / 1e3,
                          .combine_ms = (double)s->moe.combine_us / 1e3,
                          .placement_hash = s->placement_hash,
-                         .n_policies = policy[0] != '\0',
-                         .policy = &policy};
+                         .n_policies = self->n_policies,
+                         .policy = policy};
 
+    for (uint32_t i = 0; i < self->n_policies; i++) policy[i] = self->policy[i];
     tool_result_finish(result, &f);
 }
 
@@ -214,7 +232,7 @@ static void on_event(void *user, const sy_gen_event *e)
     pthread_mutex_lock(&self->mutex);
     add_event(&gen->result, e, self->desc->vocab);
     if (e->ended) {
-        finish(&gen->result, e, self->policy);
+        finish(&gen->result, e, self);
         if (gen->result.error.status == SY_OK) gen->result.error = e->error;
         gen->has_ended = 1;
     }

@@ -13,6 +13,7 @@
 #include "sy_clock.h"
 #include "sy_log.h"
 #include "sy_model.h"
+#include "sy_precision_text.h"
 #include "tool_placement.h"
 #include "tool_print.h"
 #include "up_pids.h"
@@ -23,7 +24,7 @@
 #define NODE_DEVICES_MAX 16
 
 typedef struct up_options {
-    const char *model, *name, *dir, *redis, *router, *devices, *log_level;
+    const char *model, *name, *dir, *redis, *router, *devices, *log_level, *weights, *activations;
     sy_arg_strings expert_args, router_args, aggregator_args;
     int64_t experts, routers, aggregators, threads, timeout_s;
     int detach, json;
@@ -51,7 +52,10 @@ static const char usage[] =
 static sy_status check_options(up_options *o, sy_error *err)
 {
     sy_log_level level;
+    sy_precision precision;
+    const sy_status st = sy_precision_read(&precision, o->weights, o->activations, err);
 
+    if (st != SY_OK) return st;
     if (o->model == NULL) return sy_error_set(err, SY_EINVAL, "--model DIR is required");
     if (o->dir == NULL) return sy_error_set(err, SY_EINVAL, "--dir RUNDIR is required");
     if (strcmp(o->router, "remote") != 0 && strcmp(o->router, "inproc") != 0) {
@@ -74,6 +78,8 @@ static sy_status parse(up_options *o, int argc, char **argv, sy_error *err)
     *o = (up_options){.router = "remote",
                       .devices = "cpu:0",
                       .log_level = "info",
+                      .weights = "as-stored",
+                      .activations = "f32",
                       .experts = 2,
                       .routers = -1,
                       .aggregators = 1,
@@ -92,6 +98,8 @@ static sy_status parse(up_options *o, int argc, char **argv, sy_error *err)
         {"router", "WHERE", "remote, or inproc: aggregators compute the gate themselves",
          SY_ARG_STRING, &o->router, 0, 0},
         {"devices", "LIST", "of each expert node: cpu:0,cpu:1", SY_ARG_STRING, &o->devices, 0, 0},
+        {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
+        {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
         {"redis", "URL", "a Redis that runs already; default: one of the cluster's own",
          SY_ARG_STRING, &o->redis, 0, 0},
         {"threads", "N", "compute threads of each server; 0: all cores", SY_ARG_INT, &o->threads, 0,
@@ -188,6 +196,8 @@ static sy_status prepare(up_run *run, sy_error *err)
                                   .router = o->router,
                                   .devices = o->devices,
                                   .log_level = o->log_level,
+                                  .weights = o->weights,
+                                  .activations = o->activations,
                                   .expert_args = o->expert_args,
                                   .router_args = o->router_args,
                                   .aggregator_args = o->aggregator_args,

@@ -16,53 +16,84 @@ enum { PATH_BYTES = 4096 };
 
 /* ---- weights ---- */
 
-/* How a matrix or a vector lies in memory once a tier has loaded it: matrices in panels, vectors
- * widened, the embedding as it is. */
-static uint64_t loaded_bytes(const sy_tensor *tensor, sy_role role)
+static const sy_dtype formats[INSPECT_FORMATS] = {SY_DTYPE_NONE, SY_Q8, SY_Q4};
+
+/* How a matrix or a vector lies in memory once a tier has loaded it: matrices in panels, gates as
+ * stored whatever the weights are, vectors widened, the embedding as it is. */
+static uint64_t loaded_bytes(const sy_tensor *tensor, sy_role role, sy_dtype weights)
 {
+    const int as_stored = weights == SY_DTYPE_NONE || role == SY_ROLE_GATE;
+
     if (role == SY_ROLE_EMBED) return tensor->bytes;
     if (tensor->rank < 2) return tensor->n_elements * sizeof(float);
-    return sy_panels_bytes(tensor->dtype, (uint32_t)tensor->shape[0], (uint32_t)tensor->shape[1]);
+    return sy_panels_bytes(as_stored ? tensor->dtype : weights, (uint32_t)tensor->shape[0],
+                           (uint32_t)tensor->shape[1]);
 }
 
-static uint64_t add_tensor(inspect_part *part, const sy_tensor *tensor, sy_role role)
+static void add_trunk_bytes(inspect_facts *f, const sy_tensor *tensor, sy_role role)
 {
-    if (tensor == NULL) return 0; /* this model has none in that place */
-    const uint64_t bytes = loaded_bytes(tensor, role);
+    for (size_t i = 0; i < INSPECT_FORMATS; i++)
+        f->format[i].trunk_bytes += loaded_bytes(tensor, role, formats[i]);
+}
 
+static void add_tensor(inspect_part *part, const sy_tensor *tensor, sy_role role)
+{
     part->parameters += tensor->n_elements;
     part->stored_bytes += tensor->bytes;
-    part->loaded_bytes += bytes;
-    return bytes;
+    part->loaded_bytes += loaded_bytes(tensor, role, SY_DTYPE_NONE);
+}
+
+static void add_trunk_tensor(inspect_facts *f, sy_role role, uint32_t layer)
+{
+    const sy_tensor *tensor = sy_model_tensor(f->model, role, layer, 0);
+
+    if (tensor == NULL) return; /* this model has none in that place */
+    add_tensor(&f->trunk, tensor, role);
+    add_trunk_bytes(f, tensor, role);
+}
+
+static void add_expert(inspect_facts *f, uint32_t layer, uint32_t expert)
+{
+    uint64_t bytes[INSPECT_FORMATS] = {0};
+
+    for (int role = SY_ROLE_EXPERT_GATE; role <= SY_ROLE_EXPERT_DOWN; role++) {
+        const sy_tensor *tensor = sy_model_tensor(f->model, (sy_role)role, layer, expert);
+        if (tensor == NULL) continue;
+        add_tensor(&f->experts, tensor, (sy_role)role);
+        for (size_t i = 0; i < INSPECT_FORMATS; i++)
+            bytes[i] += loaded_bytes(tensor, (sy_role)role, formats[i]);
+    }
+    for (size_t i = 0; i < INSPECT_FORMATS; i++) {
+        f->format[i].experts_bytes += bytes[i];
+        f->format[i].expert_bytes = SY_MAX(f->format[i].expert_bytes, bytes[i]);
+    }
 }
 
 static void add_layer(inspect_facts *f, uint32_t layer)
 {
-    for (int role = SY_ROLE_NORM1; role < SY_ROLE_GATE; role++)
-        add_tensor(&f->trunk, sy_model_tensor(f->model, (sy_role)role, layer, 0), (sy_role)role);
-    add_tensor(&f->gates, sy_model_tensor(f->model, SY_ROLE_GATE, layer, 0), SY_ROLE_GATE);
-    for (uint32_t expert = 0; expert < f->desc->n_experts; expert++) {
-        uint64_t bytes = 0;
+    const sy_tensor *gate = sy_model_tensor(f->model, SY_ROLE_GATE, layer, 0);
 
-        for (int role = SY_ROLE_EXPERT_GATE; role <= SY_ROLE_EXPERT_DOWN; role++)
-            bytes +=
-                add_tensor(&f->experts, sy_model_tensor(f->model, (sy_role)role, layer, expert),
-                           (sy_role)role);
-        f->expert_bytes = SY_MAX(f->expert_bytes, bytes);
-    }
+    for (int role = SY_ROLE_NORM1; role < SY_ROLE_GATE; role++)
+        add_trunk_tensor(f, (sy_role)role, layer);
+    if (gate != NULL) add_tensor(&f->gates, gate, SY_ROLE_GATE);
+    for (uint32_t expert = 0; expert < f->desc->n_experts; expert++) add_expert(f, layer, expert);
 }
 
 static void add_weights(inspect_facts *f)
 {
     const sy_tensor *embed = sy_model_tensor(f->model, SY_ROLE_EMBED, 0, 0);
 
-    add_tensor(&f->trunk, embed, SY_ROLE_EMBED);
-    add_tensor(&f->trunk, sy_model_tensor(f->model, SY_ROLE_FINAL_NORM, 0, 0), SY_ROLE_FINAL_NORM);
-    if (f->desc->tied_head)
-        f->trunk.loaded_bytes += loaded_bytes(embed, SY_ROLE_HEAD); /* a second, packed copy */
-    else
-        add_tensor(&f->trunk, sy_model_tensor(f->model, SY_ROLE_HEAD, 0, 0), SY_ROLE_HEAD);
+    for (size_t i = 0; i < INSPECT_FORMATS; i++) f->format[i].weights = formats[i];
+    add_trunk_tensor(f, SY_ROLE_EMBED, 0);
+    add_trunk_tensor(f, SY_ROLE_FINAL_NORM, 0);
+    if (f->desc->tied_head) { /* a second, packed copy */
+        f->trunk.loaded_bytes += loaded_bytes(embed, SY_ROLE_HEAD, SY_DTYPE_NONE);
+        add_trunk_bytes(f, embed, SY_ROLE_HEAD);
+    } else {
+        add_trunk_tensor(f, SY_ROLE_HEAD, 0);
+    }
     for (uint32_t layer = 0; layer < f->desc->n_layers; layer++) add_layer(f, layer);
+    f->expert_bytes = f->format[0].expert_bytes;
     /* A model's experts all have one size, so this division leaves nothing. */
     f->active_parameters = f->trunk.parameters + f->gates.parameters +
                            f->experts.parameters / f->desc->n_experts * f->desc->top_k;

@@ -5,7 +5,12 @@
 
 #include "sy_model.h"
 
-enum { INSPECT_TYPES_MAX = 32, INSPECT_SPREADS_MAX = 8, INSPECT_KIND_BYTES = 96 };
+enum {
+    INSPECT_FORMATS = 3,
+    INSPECT_TYPES_MAX = 32,
+    INSPECT_SPREADS_MAX = 8,
+    INSPECT_KIND_BYTES = 96
+};
 
 typedef struct inspect_part { /* of the weights */
     uint64_t parameters;
@@ -22,6 +27,12 @@ typedef struct inspect_file {
     uint64_t bytes;
 } inspect_file;
 
+typedef struct inspect_format { /* memory by --weights */
+    sy_dtype weights;
+    uint64_t trunk_bytes, experts_bytes,
+        expert_bytes; /* as loaded_bytes; one expert of one layer */
+} inspect_format;
+
 typedef struct inspect_spread { /* every layer's experts shared out */
     uint32_t n_nodes, experts_per_node;
     uint64_t node_bytes;
@@ -34,6 +45,7 @@ typedef struct inspect_facts {
     uint64_t active_parameters; /* that one token's path multiplies with or looks up in */
     uint64_t expert_bytes;      /* one expert of one layer, in memory; the largest */
     uint64_t kv_bytes_per_token;
+    inspect_format format[INSPECT_FORMATS]; /* as stored, q8, q4 */
     inspect_type type[INSPECT_TYPES_MAX];
     size_t n_types;
     inspect_file *file; /* [n_files] by name */

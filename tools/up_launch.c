@@ -118,6 +118,12 @@ static void put_all(arg_list *args, const sy_arg_strings *more)
     for (size_t i = 0; i < more->n; i++) put(args, more->item[i]);
 }
 
+static void put_precision(arg_list *args, const up_launcher *launcher)
+{
+    put_option(args, "--weights", launcher->weights);
+    put_option(args, "--activations", launcher->activations);
+}
+
 static void put_server(arg_list *args, const up_launcher *launcher, const up_process *process)
 {
     char program[UP_PATH_BYTES + 64];
@@ -134,9 +140,11 @@ static void put_server(arg_list *args, const up_launcher *launcher, const up_pro
     put_option(args, "--threads", threads);
     put_option(args, "--log-level", launcher->log_level);
     if (strcmp(process->tier, "expert") == 0) {
+        put_precision(args, launcher);
         put_option(args, "--devices", launcher->devices);
         put_all(args, &launcher->expert_args);
     } else if (strcmp(process->tier, "aggregator") == 0) {
+        put_precision(args, launcher);
         put_option(args, "--router", launcher->router);
         put_all(args, &launcher->aggregator_args);
     } else {

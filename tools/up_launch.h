@@ -12,6 +12,7 @@ typedef struct up_launcher {
     const char *router;        /* of aggregators: "remote", "inproc" */
     const char *devices;       /* of expert nodes: "cpu:0,cpu:1" */
     const char *log_level;
+    const char *weights, *activations;                        /* of expert nodes and aggregators */
     sy_arg_strings expert_args, router_args, aggregator_args; /* handed on as they are */
     int64_t threads;                                          /* 0: all cores */
     char program_dir[UP_PATH_BYTES];   /* where the servers are: beside this program */

@@ -66,7 +66,7 @@ SY_CPU_INLINE void tile(const tile_args *a, sy_dtype dtype, x_source source, siz
         for (size_t p = 0; p < P; p++) {
             const uint8_t *from = line + p * a->panel_bytes;
             w[p] = widen_line(from, dtype);
-            if (source == X_BLOCK) _mm_prefetch(from + a->prefetch_bytes, _MM_HINT_T0);
+            if (source == X_BLOCK) _mm_prefetch(from + a->ahead_bytes, _MM_HINT_T0);
         }
 #pragma GCC unroll 12
         for (size_t t = 0; t < T; t++) {
@@ -112,8 +112,7 @@ SY_CPU_INLINE void block(const matmul_job *job, sy_dtype dtype, const float *x, 
             T = tile_tokens(n_tokens - t, BLOCK_TOKENS);
             tile_args a = tile_at(job, dtype, t0 + t, panel, n_panels, k, n_k);
             a.block = x + t * BLOCK_STRIDE;
-            if (t == 0 && n_left >= 2 * BLOCK_PANELS)
-                a.prefetch_bytes = BLOCK_PANELS * a.panel_bytes;
+            if (t == 0) a.ahead_bytes = lines_ahead(job, dtype, panel, n_panels, k, n_k);
             if (n_panels == BLOCK_PANELS) {
                 block_tile(&a, dtype, T, BLOCK_PANELS);
             } else {
@@ -176,6 +175,8 @@ void sy_avx512_matmul(float *y, size_t y_stride, const float *x, size_t x_stride
     case SY_BF16: matmul(&job, SY_BF16, block_bf16); break;
     case SY_F16: matmul(&job, SY_F16, block_f16); break;
     case SY_F32: matmul(&job, SY_F32, block_f32); break;
+    case SY_Q8:
+    case SY_Q4: sy_avx512_matmul_quant(y, y_stride, x, x_stride, x_row, T, w, begin, end); break;
     case SY_DTYPE_NONE: break;
     }
 }

@@ -41,8 +41,7 @@ typedef struct tile_args {
     size_t n_last;         /* columns that the last of the panels has: 1 to SY_PANEL */
     const uint8_t *line;   /* of the first panel, at the first k */
     size_t panel_bytes;    /* from a panel to the next */
-    size_t prefetch_bytes; /* how far ahead lie the lines to ask for meanwhile; 0: nothing to ask
-                              for */
+    ptrdiff_t ahead_bytes; /* from a line to the one to ask for meanwhile; 0: nothing to ask for */
     size_t n_k;
     int resume;                       /* the sums of earlier k are in y */
     const float *block;               /* X_BLOCK: [T][BLOCK_STRIDE] */
@@ -78,6 +77,20 @@ SY_CPU_INLINE tile_args tile_at(const matmul_job *job, sy_dtype dtype, size_t t,
         .n_k = n_k,
         .resume = k > 0,
     };
+}
+
+/* How far from the lines of this tile the next panels' lie, P panels side by side: those beside it,
+ * after the last ones the first at the next inputs. So of all weights of a job only the first few
+ * are waited for. 0: there are none, or fewer than here. */
+SY_CPU_INLINE ptrdiff_t lines_ahead(const matmul_job *job, sy_dtype dtype, size_t panel, size_t P,
+                                    size_t k, size_t n_k)
+{
+    const size_t line_bytes = SY_PANEL * dtype_bytes(dtype);
+    const size_t panel_bytes = job->w->k * line_bytes;
+
+    if (panel + 2 * P <= job->end) return (ptrdiff_t)(P * panel_bytes);
+    if (panel + P < job->end || job->end - job->begin < P || job->w->k - k < 2 * n_k) return 0;
+    return (ptrdiff_t)(n_k * line_bytes) - (ptrdiff_t)((panel - job->begin) * panel_bytes);
 }
 
 /* The next tile of n_tokens left: as few tiles as possible, of sizes that differ by at most one. */

@@ -172,6 +172,10 @@ int sy_avx2_all_finite(const float *x, size_t n)
 const sy_kernels sy_kernels_avx2 = {
     .name = "avx2",
     .matmul = sy_avx2_matmul,
+    .quantize = sy_avx2_quantize,
+    .matmul_q8 = sy_avx2_matmul_q8,
+    .round_bf16 = sy_avx2_round_bf16,
+    .matmul_bf16 = sy_avx2_matmul_bf16,
     .swiglu = sy_avx2_swiglu,
     .rmsnorm = sy_avx2_rmsnorm,
     .softmax = sy_avx2_softmax,

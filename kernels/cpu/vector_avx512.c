@@ -145,19 +145,14 @@ int sy_avx512_all_finite(const float *x, size_t n)
     return bad == 0;
 }
 
-const sy_kernels sy_kernels_avx512 = {
-    .name = "avx512",
-    .matmul = sy_avx512_matmul,
-    .swiglu = sy_avx512_swiglu,
-    .rmsnorm = sy_avx512_rmsnorm,
-    .softmax = sy_avx512_softmax,
-    .dot = sy_avx512_dot,
-    .axpy = sy_avx512_axpy,
-    .add = sy_avx512_add,
-    .rope = sy_avx512_rope,
-    .attn_scores = sy_avx512_attn_scores,
-    .attn_values = sy_avx512_attn_values,
-    .argmax = sy_avx512_argmax,
-    .vexp = sy_avx512_vexp,
-    .all_finite = sy_avx512_all_finite,
-};
+/* Two tables of one name, of which a machine runs one: they differ in int8 products only. */
+#define COMMON                                                                                  \
+    .name = "avx512", .matmul = sy_avx512_matmul, .quantize = sy_avx512_quantize,               \
+    .round_bf16 = sy_avx512_round_bf16, .matmul_bf16 = sy_avx512_matmul_bf16,                   \
+    .swiglu = sy_avx512_swiglu, .rmsnorm = sy_avx512_rmsnorm, .softmax = sy_avx512_softmax,     \
+    .dot = sy_avx512_dot, .axpy = sy_avx512_axpy, .add = sy_avx512_add, .rope = sy_avx512_rope, \
+    .attn_scores = sy_avx512_attn_scores, .attn_values = sy_avx512_attn_values,                 \
+    .argmax = sy_avx512_argmax, .vexp = sy_avx512_vexp, .all_finite = sy_avx512_all_finite
+
+const sy_kernels sy_kernels_avx512 = {COMMON, .matmul_q8 = sy_avx2_matmul_q8};
+const sy_kernels sy_kernels_avx512_vnni = {COMMON, .matmul_q8 = sy_vnni_matmul_q8};

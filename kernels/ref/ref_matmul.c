@@ -31,6 +31,10 @@ static void panel_by_row(float *y, size_t n_columns, const float *x, const sy_pa
 void sy_ref_matmul(float *y, size_t y_stride, const float *x, size_t x_stride,
                    const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin, size_t end)
 {
+    if (sy_dtype_is_quant(w->dtype)) {
+        sy_ref_matmul_quant(y, y_stride, x, x_stride, x_row, T, w, begin, end);
+        return;
+    }
     for (size_t t = 0; t < T; t++) {
         const float *row = x + (x_row != NULL ? x_row[t] : t) * x_stride;
         for (size_t panel = begin; panel < end; panel++) {

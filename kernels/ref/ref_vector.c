@@ -96,6 +96,10 @@ int sy_ref_all_finite(const float *x, size_t n)
 const sy_kernels sy_kernels_ref = {
     .name = "ref",
     .matmul = sy_ref_matmul,
+    .quantize = sy_ref_quantize,
+    .matmul_q8 = sy_ref_matmul_q8,
+    .round_bf16 = sy_ref_round_bf16,
+    .matmul_bf16 = sy_ref_matmul_bf16,
     .swiglu = sy_ref_swiglu,
     .rmsnorm = sy_ref_rmsnorm,
     .softmax = sy_ref_softmax,

@@ -9,6 +9,9 @@
 #include "sy_exp.h"
 #include "sy_kernels.h"
 
+/* A block of activations whose largest is below this counts as zeros: 127 / max would overflow. */
+#define SY_ACT_MIN 0x1p-100f
+
 #define SY_PARTIALS 16 /* element i of a sum goes to partial i % SY_PARTIALS */
 
 /* Adds the partials pairwise. p is used up. */
@@ -25,6 +28,23 @@ static inline float sy_rms_factor(float sum, float eps, size_t n)
     return 1.0f / sqrtf(sum / (float)n + eps);
 }
 
+/* How a block of activations is rounded whose largest magnitude has these bits: as bits, an
+ * infinity is above all numbers and a NaN above all. */
+typedef struct sy_act_scale {
+    float scale;   /* NaN when there is something that is no finite number: so is the output then */
+    float inverse; /* what to multiply with; 0: every integer of the block is 0 */
+} sy_act_scale;
+
+static inline sy_act_scale sy_act_scale_of(uint32_t max_bits)
+{
+    float max;
+
+    memcpy(&max, &max_bits, sizeof(max));
+    if (!isfinite(max)) return (sy_act_scale){NAN, 0.0f};
+    if (max < SY_ACT_MIN) return (sy_act_scale){0.0f, 0.0f};
+    return (sy_act_scale){max / 127.0f, 127.0f / max};
+}
+
 /* Where a panel stores its column c. */
 static inline size_t sy_panel_position(sy_dtype dtype, size_t c)
 {
@@ -34,6 +54,17 @@ static inline size_t sy_panel_position(sy_dtype dtype, size_t c)
 
 void sy_ref_matmul(float *y, size_t y_stride, const float *x, size_t x_stride,
                    const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin, size_t end);
+void sy_ref_matmul_quant(float *y, size_t y_stride, const float *x, size_t x_stride,
+                         const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin,
+                         size_t end);
+void sy_ref_quantize(const sy_qrows *q, size_t t, const float *x, size_t x_stride, size_t n,
+                     uint32_t k);
+void sy_ref_matmul_q8(float *y, size_t y_stride, const sy_qrows *x, const uint32_t *x_row, size_t T,
+                      const sy_panels *w, size_t begin, size_t end);
+void sy_ref_round_bf16(uint16_t *y, const float *x, size_t n);
+void sy_ref_matmul_bf16(float *y, size_t y_stride, const uint16_t *x, size_t x_stride,
+                        const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin,
+                        size_t end);
 void sy_ref_swiglu(float *h, const float *g, const float *u, size_t n);
 void sy_ref_rmsnorm(float *y, const float *x, const float *w, float eps, size_t n);
 void sy_ref_softmax(float *x, size_t n);

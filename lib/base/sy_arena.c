@@ -104,29 +104,7 @@ char *sy_arena_strndup(sy_arena *arena, const char *s, size_t n)
     return copy;
 }
 
-void sy_arena_reset(sy_arena *arena)
-{
-    struct sy_arena_block *kept = arena->block;
-    struct sy_arena_block *older;
-
-    if (kept == NULL) return;
-    for (struct sy_arena_block *block = kept->older; block != NULL; block = older) {
-        older = block->older;
-        if (block->bytes > kept->bytes) {
-            block_free(kept);
-            kept = block;
-        } else {
-            block_free(block);
-        }
-    }
-    SY_POISON(payload(kept), kept->bytes);
-    kept->older = NULL;
-    arena->block = kept;
-    arena->used_bytes = 0;
-    arena->total_bytes = kept->bytes;
-}
-
-void sy_arena_free(sy_arena *arena)
+static void free_blocks(sy_arena *arena)
 {
     struct sy_arena_block *older;
 
@@ -134,5 +112,33 @@ void sy_arena_free(sy_arena *arena)
         older = block->older;
         block_free(block);
     }
+    arena->block = NULL;
+}
+
+/* Several blocks become one that holds as much as all of them: whoever needs so much again then
+ * allocates nothing. */
+static void join_blocks(sy_arena *arena)
+{
+    free_blocks(arena);
+    arena->block = block_new(arena->total_bytes);
+    if (arena->block != NULL)
+        arena->block->older = NULL;
+    else
+        arena->total_bytes = 0; /* as empty as a new one */
+}
+
+void sy_arena_reset(sy_arena *arena)
+{
+    if (arena->block == NULL) return;
+    if (arena->block->older != NULL)
+        join_blocks(arena);
+    else
+        SY_POISON(payload(arena->block), arena->block->bytes);
+    arena->used_bytes = 0;
+}
+
+void sy_arena_free(sy_arena *arena)
+{
+    free_blocks(arena);
     sy_arena_init(arena, arena->limit_bytes);
 }

@@ -20,7 +20,7 @@ void *sy_arena_calloc(sy_arena *arena, size_t count,
                       size_t size); /* zeroed; NULL also on overflow */
 char *sy_arena_strndup(sy_arena *arena, const char *s,
                        size_t n);     /* NUL is added; s may hold any bytes */
-void sy_arena_reset(sy_arena *arena); /* keeps the largest block for the next request */
+void sy_arena_reset(sy_arena *arena); /* keeps its memory for the next request, in one block */
 void sy_arena_free(sy_arena *arena);  /* gives all memory back; the arena may be used again */
 
 #endif

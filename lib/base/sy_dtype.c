@@ -15,7 +15,14 @@ static const struct {
     [SY_F32] = {"f32", {"float32", "fp32"}, 4},
     [SY_BF16] = {"bf16", {"bfloat16", "bf16"}, 2},
     [SY_F16] = {"f16", {"float16", "fp16"}, 2},
+    /* No element of these stands alone, and no file's tensor is read as one by its name. */
+    [SY_Q8] = {"q8", {"q8", "q8"}, 0},
+    [SY_Q4] = {"q4", {"q4", "q4"}, 0},
 };
+
+#define SCALE_BYTES    2
+#define Q8_BLOCK_BYTES (SCALE_BYTES + SY_QUANT_BLOCK)
+#define Q4_BLOCK_BYTES (SCALE_BYTES + SY_QUANT_BLOCK / 2)
 
 static uint32_t bits_of(float v)
 {
@@ -38,6 +45,24 @@ size_t sy_dtype_bytes(sy_dtype dtype)
     return (size_t)dtype < SY_COUNT_OF(dtype_info) ? dtype_info[dtype].bytes : 0;
 }
 
+int sy_dtype_is_quant(sy_dtype dtype)
+{
+    return dtype == SY_Q8 || dtype == SY_Q4;
+}
+
+size_t sy_dtype_row_bytes(sy_dtype dtype, size_t n)
+{
+    const int is_quant = sy_dtype_is_quant(dtype);
+    const size_t n_blocks = n / SY_QUANT_BLOCK + (n % SY_QUANT_BLOCK != 0);
+    const size_t n_items = is_quant ? n_blocks : n;
+    const size_t block_bytes = dtype == SY_Q8 ? Q8_BLOCK_BYTES : Q4_BLOCK_BYTES;
+    size_t bytes;
+
+    if (__builtin_mul_overflow(n_items, is_quant ? block_bytes : sy_dtype_bytes(dtype), &bytes))
+        return 0;
+    return bytes;
+}
+
 const char *sy_dtype_name(sy_dtype dtype)
 {
     return (size_t)dtype < SY_COUNT_OF(dtype_info) ? dtype_info[dtype].name : "none";
@@ -45,7 +70,7 @@ const char *sy_dtype_name(sy_dtype dtype)
 
 sy_dtype sy_dtype_from_name(const char *name)
 {
-    for (size_t i = SY_F32; i < SY_COUNT_OF(dtype_info); i++) {
+    for (size_t i = SY_F32; i <= SY_F16; i++) {
         if (strcasecmp(name, dtype_info[i].name) == 0 ||
             strcasecmp(name, dtype_info[i].alias[0]) == 0 ||
             strcasecmp(name, dtype_info[i].alias[1]) == 0) {
@@ -109,6 +134,31 @@ uint16_t sy_f32_to_f16(float v)
     return (uint16_t)sign;
 }
 
+static void widen_q8(float *out, const uint8_t *in, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *block = in + i / SY_QUANT_BLOCK * Q8_BLOCK_BYTES;
+        uint16_t scale;
+        memcpy(&scale, block, sizeof(scale));
+        const int q = (int8_t)block[SCALE_BYTES + i % SY_QUANT_BLOCK];
+        out[i] = sy_f16_to_f32(scale) * (float)q;
+    }
+}
+
+static void widen_q4(float *out, const uint8_t *in, size_t n)
+{
+    const size_t half = SY_QUANT_BLOCK / 2;
+
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *block = in + i / SY_QUANT_BLOCK * Q4_BLOCK_BYTES;
+        const size_t at = i % SY_QUANT_BLOCK;
+        uint16_t scale;
+        memcpy(&scale, block, sizeof(scale));
+        const int pair = block[SCALE_BYTES + at % half];
+        out[i] = sy_f16_to_f32(scale) * (float)((at < half ? pair & 15 : pair >> 4) - 8);
+    }
+}
+
 void sy_dtype_widen(float *out, const void *in, sy_dtype dtype, size_t n)
 {
     const unsigned char *bytes = in;
@@ -130,6 +180,8 @@ void sy_dtype_widen(float *out, const void *in, sy_dtype dtype, size_t n)
             out[i] = sy_f16_to_f32(v);
         }
         break;
+    case SY_Q8: widen_q8(out, bytes, n); break;
+    case SY_Q4: widen_q4(out, bytes, n); break;
     case SY_DTYPE_NONE:
     default: SY_ASSERT(!"a dtype that has elements");
     }

@@ -8,22 +8,37 @@ typedef enum sy_dtype {
     SY_DTYPE_NONE = 0,
     SY_F32 = 1,
     SY_BF16 = 2,
-    SY_F16 = 3
+    SY_F16 = 3,
+    /* Weights only: blocks of SY_QUANT_BLOCK elements of a row behind one f16 scale d, as GGUF's
+     * Q8_0 and Q4_0 have them. Q8: d, then 32 int8; element = d * q. Q4: d, then 16 bytes, whose
+     * low nibbles are elements 0 to 15 and whose high nibbles are 16 to 31; element = d * (nibble -
+     * 8). A row whose length is no multiple of 32 ends with a block that is filled with zeros. */
+    SY_Q8 = 4,
+    SY_Q4 = 5
 } sy_dtype; /* as in tensor.proto */
 
-size_t sy_dtype_bytes(sy_dtype dtype);     /* 4, 2, 2; 0 for anything else */
-const char *sy_dtype_name(sy_dtype dtype); /* "f32", "bf16", "f16", "none" */
-sy_dtype sy_dtype_from_name(
-    const char *name); /* any case, safetensors' spelling as well; SY_DTYPE_NONE if unknown */
+#define SY_QUANT_BLOCK 32
+
+size_t sy_dtype_bytes(sy_dtype dtype); /* of one element: 4, 2, 2; 0 for anything else */
+/* Of a row of n elements as stored, of any type, blocks among them; 0 on overflow or a bad type. */
+size_t sy_dtype_row_bytes(sy_dtype dtype, size_t n);
+int sy_dtype_is_quant(sy_dtype dtype);     /* SY_Q8, SY_Q4 */
+const char *sy_dtype_name(sy_dtype dtype); /* "f32", "bf16", "f16", "q8", "q4", "none" */
+/* Any case, safetensors' spelling as well; SY_DTYPE_NONE if unknown. The names of block types are
+ * unknown here: no file's tensor is one. */
+sy_dtype sy_dtype_from_name(const char *name);
 
 float sy_bf16_to_f32(uint16_t v);
 float sy_f16_to_f32(uint16_t v);
 uint16_t sy_f32_to_bf16(float v); /* to nearest even; a NaN stays a NaN */
 uint16_t sy_f32_to_f16(float v);  /* to nearest even, overflow to infinity; a NaN stays a NaN */
 
-/* out: [n] floats; in: n elements of dtype, any alignment. No overlap. */
+/* out: [n] floats; in: n elements of dtype, any alignment. No overlap. Of a block type: the first n
+ * elements of one row, whole blocks of which are there; each is the exact scale times the exact
+ * integer, rounded to f32 (which rounds nothing). */
 void sy_dtype_widen(float *out, const void *in, sy_dtype dtype, size_t n);
-/* 1 when none of n elements, of any alignment, is a NaN or infinite. */
+/* 1 when none of n elements, of any alignment, is a NaN or infinite. Of a block type: the elements
+ * of one row, as for sy_dtype_widen; their scales are what is looked at. */
 int sy_dtype_all_finite(const void *in, sy_dtype dtype, uint64_t n);
 
 #endif

@@ -1,4 +1,5 @@
-/* sy_pool.h - threads that share one piece of work: a parallel for. Workers sleep between runs. */
+/* sy_pool.h - threads that share one piece of work: a parallel for. Workers sleep between runs, and
+ * spin a moment before they do while runs follow each other closely. */
 #ifndef SY_POOL_H
 #define SY_POOL_H
 

@@ -16,7 +16,7 @@ struct sy_queue {
     size_t head; /* the oldest item; below capacity */
     size_t n_items;
     size_t n_waiting; /* consumers asleep: nobody is signalled when there is none */
-    int closed;
+    int closed, poked;
     void *ring[];
 };
 
@@ -84,7 +84,10 @@ static sy_status wait_filled(sy_queue *queue, int64_t deadline_us)
 {
     struct timespec until;
 
-    if (deadline_us != SY_NEVER_US && deadline_us <= sy_clock_us()) return SY_EDEADLINE;
+    if (queue->poked || (deadline_us != SY_NEVER_US && deadline_us <= sy_clock_us())) {
+        queue->poked = 0;
+        return SY_EDEADLINE;
+    }
     queue->n_waiting++;
     if (deadline_us == SY_NEVER_US) {
         pthread_cond_wait(&queue->filled, &queue->lock);
@@ -134,6 +137,14 @@ size_t sy_queue_take_matching(sy_queue *queue, void **items, size_t max,
     queue->n_items = n_kept;
     pthread_mutex_unlock(&queue->lock);
     return n_taken;
+}
+
+void sy_queue_poke(sy_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    queue->poked = 1;
+    pthread_cond_signal(&queue->filled);
+    pthread_mutex_unlock(&queue->lock);
 }
 
 void sy_queue_close(sy_queue *queue)

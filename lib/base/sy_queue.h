@@ -18,6 +18,9 @@ SY_MUST_USE sy_status sy_queue_pop(sy_queue *queue, void **item, int64_t deadlin
  * returns how many. */
 size_t sy_queue_take_matching(sy_queue *queue, void **items, size_t max,
                               int (*match)(const void *item, void *arg), void *arg);
+/* The pop that sleeps now, or the next one that would, returns SY_EDEADLINE at once: there is
+ * something else to look at. For queues with one consumer. */
+void sy_queue_poke(sy_queue *queue);
 void sy_queue_close(sy_queue *queue); /* wakes all waiters */
 size_t sy_queue_length(sy_queue *queue);
 

@@ -141,7 +141,7 @@ static void *engine_thread(void *arg)
         const uint32_t n = engine->running == NULL ? 0 : engine_step(engine, ended);
         pthread_mutex_lock(&engine->mutex);
         engine->load.steps = engine->step;
-        engine->load.rows += engine->n_rows;
+        engine->load.rows = engine->total_rows;
         for (uint32_t i = 0; i < n; i++) remove_running(engine, ended[i]);
         pthread_mutex_unlock(&engine->mutex);
         for (uint32_t i = 0; i < n; i++) {
@@ -165,6 +165,7 @@ static void fill_defaults(sy_engine_config *config, const sy_model_desc *desc)
     if (config->step_rows_max == 0) config->step_rows_max = 256;
     config->step_rows_max =
         SY_MAX(config->step_rows_max, config->running_max); /* decode always fits one step */
+    if (config->prompt_rows_max == 0) config->prompt_rows_max = config->step_rows_max;
     if (config->layer_timeout_us == 0) config->layer_timeout_us = 30 * 1000000;
     if (config->kv_bytes_max == 0) {
         const uint64_t pages =
@@ -188,6 +189,8 @@ sy_status sy_engine_open(sy_engine **out, const sy_engine_config *config, sy_err
     engine->waiting_tail = &engine->waiting;
     pthread_mutex_init(&engine->mutex, NULL);
     pthread_cond_init(&engine->wake, NULL);
+    pthread_mutex_init(&engine->turn_mutex, NULL);
+    pthread_cond_init(&engine->turn_changed, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -196,9 +199,8 @@ sy_status sy_engine_open(sy_engine **out, const sy_engine_config *config, sy_err
     pages = engine->config.kv_bytes_max / sy_kv_page_bytes(engine->desc);
     SY_TRY(sy_kv_open(&engine->kv, engine->desc,
                       (uint32_t)SY_MIN(SY_MAX(pages, 1u), UINT32_MAX / 2), err));
-    SY_TRY(sy_trunk_ws_open(&engine->ws, config->trunk, engine->config.step_rows_max, config->pool,
-                            err));
     SY_TRY(engine_step_open(engine, err));
+    SY_TRY(engine_halves_open(engine, err));
     engine->load = (sy_engine_load){.running_max = engine->config.running_max,
                                     .queue_max = engine->config.queue_max,
                                     .kv_pages = sy_kv_pages(engine->kv),
@@ -225,9 +227,11 @@ void sy_engine_close(sy_engine *engine)
         pthread_mutex_unlock(&engine->mutex);
         pthread_join(engine->thread, NULL);
     }
+    engine_halves_close(engine);
     engine_step_close(engine);
-    sy_trunk_ws_close(engine->ws);
     sy_kv_close(engine->kv);
+    pthread_cond_destroy(&engine->turn_changed);
+    pthread_mutex_destroy(&engine->turn_mutex);
     pthread_cond_destroy(&engine->idle);
     pthread_cond_destroy(&engine->wake);
     pthread_mutex_destroy(&engine->mutex);

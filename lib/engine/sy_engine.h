@@ -1,7 +1,8 @@
 /* sy_engine.h - many generations at once over one model: continuous batching. A single thread
  * steps: the next token of every running sequence plus pieces of waiting prompts, up to a budget of
- * rows. Results of a sequence never depend on what else runs. Limits are stated at open; past them
- * a submission is refused at once, never queued without bound. */
+ * rows. With experts elsewhere a large step passes the layers as two halves, one with the experts
+ * while the other is in attention. Results of a sequence never depend on what else runs. Limits are
+ * stated at open; past them a submission is refused at once, never queued without bound. */
 #ifndef SY_ENGINE_H
 #define SY_ENGINE_H
 
@@ -19,12 +20,16 @@ typedef struct sy_engine_config {
     const sy_trunk *trunk;
     const sy_tokenizer *tokenizer;
     sy_moe moe;
-    sy_pool *pool;            /* for the trunk's work; NULL: the engine's thread alone */
-    uint32_t running_max;     /* sequences computed together. 0: 64 */
-    uint32_t queue_max;       /* sequences waiting for room. 0: 1024 */
-    uint32_t step_rows_max;   /* rows a step. 0: 256 */
-    uint64_t kv_bytes_max;    /* KV cache. 0: running_max whole contexts, at most 1 GiB */
-    int64_t layer_timeout_us; /* one MoE call. 0: 30 s */
+    sy_moe second_moe;         /* called while `moe` is, from a thread of its own, for the second
+                                  half of a step's rows. Its layer NULL: no step is divided */
+    uint32_t overlap_rows_min; /* rows of a step that is divided. 0: none is */
+    sy_pool *pool;             /* for the trunk's work; NULL: the engine's thread alone */
+    uint32_t running_max;      /* sequences computed together. 0: 64 */
+    uint32_t queue_max;        /* sequences waiting for room. 0: 1024 */
+    uint32_t step_rows_max;    /* rows a step. 0: 256 */
+    uint32_t prompt_rows_max;  /* of these for prompts, while others decode. 0: step_rows_max */
+    uint64_t kv_bytes_max;     /* KV cache. 0: running_max whole contexts, at most 1 GiB */
+    int64_t layer_timeout_us;  /* one MoE call. 0: 30 s */
 } sy_engine_config;
 
 typedef enum sy_gen_end { SY_GEN_STOP = 1, SY_GEN_LENGTH = 2 } sy_gen_end;
@@ -33,7 +38,8 @@ typedef struct sy_gen_stats {
     uint32_t prompt_tokens, generated_tokens;
     int64_t queue_us, first_token_us, total_us; /* since submission */
     double decode_tokens_per_s;                 /* after the first token; 0 for a single one */
-    sy_moe_times moe;                           /* of every layer call this sequence took part in */
+    sy_moe_times moe; /* of every layer call this sequence took part in: both calls of a layer
+                         whose halves held rows of it, though they ran side by side */
     uint64_t placement_hash;
     uint32_t degraded_rows;      /* token rows of a layer that miss an expert */
     uint32_t other_weights_rows; /* of those computed with other weights, as placement said */
@@ -75,6 +81,9 @@ typedef struct sy_gen_params {
 
 SY_MUST_USE sy_status sy_engine_open(sy_engine **out, const sy_engine_config *config,
                                      sy_error *err);
+/* An overlap_rows_min at which each half still has enough rows for each expert that reading the
+ * expert's weights a second time hides behind the arithmetic. */
+uint32_t sy_engine_overlap_rows(const sy_model_desc *desc);
 /* Ends what runs with SY_ECANCELLED events, then joins. Accepts NULL. */
 void sy_engine_close(sy_engine *engine);
 /* *id names the sequence until its last event; fails now or calls on_event later, never both. Any

@@ -25,6 +25,7 @@ typedef struct sy_moe_call {
     const float *x;             /* [T,H]: the block's input, after its norm */
     float *y;                   /* [T,H]: the block's output; rows that failed hold nothing */
     int64_t deadline_us;
+    sy_pool *pool;              /* idle during the call, to combine large outputs; NULL: none is */
     const uint8_t *may_degrade; /* [T]: 1: leave out what nobody answers for; NULL: none may */
     uint8_t *note;              /* [T]: SY_MOE_*, ored into; NULL: nobody asks */
     uint8_t *failed;            /* [T]: 0, or 1 + the index in row_error of why this row failed */
@@ -44,11 +45,12 @@ typedef struct sy_moe {
     uint64_t (*placement_hash)(void *ctx); /* 0 where there is no placement; may be NULL */
 } sy_moe;
 
-/* All experts in this process. Loads every shard (progress per shard, may be NULL). One thread at a
- * time. */
+/* All experts in this process. Loads every shard (progress per shard, one call at a time, from any
+ * thread; may be NULL). One thread at a time. */
 typedef struct sy_moe_local sy_moe_local;
 SY_MUST_USE sy_status sy_moe_local_open(sy_moe_local **out, const sy_model *model,
-                                        const sy_kernels *kernels, sy_pool *pool,
+                                        const sy_kernels *kernels, sy_precision precision,
+                                        sy_pool *pool,
                                         void (*progress)(void *arg, uint32_t done, uint32_t total),
                                         void *progress_arg, sy_error *err);
 void sy_moe_local_close(sy_moe_local *local); /* accepts NULL */

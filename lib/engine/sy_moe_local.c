@@ -2,6 +2,7 @@
  * through the same libraries that the tiers use. */
 #include "sy_moe.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,22 +63,58 @@ static sy_status grow_rows(sy_moe_local *local, uint32_t rows)
     return SY_OK;
 }
 
+/* Shards come into memory on all of the pool's threads: rounding them takes longer than reading. */
+typedef struct load_job {
+    sy_moe_local *local;
+    void (*progress)(void *arg, uint32_t done, uint32_t total);
+    void *progress_arg;
+    pthread_mutex_t mutex; /* guards what follows, and the callback */
+    uint32_t done, total;
+    sy_error error; /* the first; no more are loaded then */
+} load_job;
+
+static void load_task(void *arg, size_t i, unsigned thread)
+{
+    load_job *job = arg;
+    const uint32_t experts = job->local->desc->n_experts;
+    sy_error err = {0};
+
+    (void)thread;
+    pthread_mutex_lock(&job->mutex);
+    const int stop = job->error.status != SY_OK;
+    pthread_mutex_unlock(&job->mutex);
+    if (stop) return;
+    sy_error_clear(&err);
+    const sy_status st =
+        sy_shard_load(job->local->store, (uint32_t)i / experts, (uint32_t)i % experts, &err);
+    pthread_mutex_lock(&job->mutex);
+    if (st == SY_OK)
+        job->done++;
+    else if (job->error.status == SY_OK)
+        job->error = err;
+    if (st == SY_OK && job->progress != NULL)
+        job->progress(job->progress_arg, job->done, job->total);
+    pthread_mutex_unlock(&job->mutex);
+}
+
 static sy_status load_all(sy_moe_local *local, void (*progress)(void *, uint32_t, uint32_t),
                           void *arg, sy_error *err)
 {
-    const uint32_t total = local->desc->n_layers * local->desc->n_experts;
+    load_job job = {.local = local,
+                    .progress = progress,
+                    .progress_arg = arg,
+                    .total = local->desc->n_layers * local->desc->n_experts};
 
-    for (uint32_t i = 0; i < total; i++) {
-        sy_status st = sy_shard_load(local->store, i / local->desc->n_experts,
-                                     i % local->desc->n_experts, err);
-        if (st != SY_OK) return st;
-        if (progress != NULL) progress(arg, i + 1, total);
-    }
-    return SY_OK;
+    sy_error_clear(&job.error);
+    pthread_mutex_init(&job.mutex, NULL);
+    sy_pool_run(local->pool, job.total, load_task, &job);
+    pthread_mutex_destroy(&job.mutex);
+    if (job.error.status != SY_OK && err != NULL) *err = job.error;
+    return job.error.status;
 }
 
 sy_status sy_moe_local_open(sy_moe_local **out, const sy_model *model, const sy_kernels *kernels,
-                            sy_pool *pool,
+                            sy_precision precision, sy_pool *pool,
                             void (*progress)(void *arg, uint32_t done, uint32_t total),
                             void *progress_arg, sy_error *err)
 {
@@ -96,7 +133,7 @@ sy_status sy_moe_local_open(sy_moe_local **out, const sy_model *model, const sy_
         goto out;
     }
     SY_TRY(sy_router_open(&local->router, model, kernels, err));
-    SY_TRY(sy_shard_store_open(&local->store, model, 0, err));
+    SY_TRY(sy_shard_store_open(&local->store, model, precision, 0, err));
     SY_TRY(load_all(local, progress, progress_arg, err));
     *out = local;
     local = NULL;
@@ -186,8 +223,8 @@ static sy_status local_layer(void *ctx, sy_moe_call *call)
     if (st != SY_OK)
         return sy_error_set(&call->error, st, "no memory for %u rows", local->plan.n_rows);
     sy_moe_lap(&call->times.compute_us, &at);
-    sy_shard_combine(call->y, &local->plan, local->out_row, local->desc->hidden, call->failed,
-                     local->kernels);
+    sy_shard_combine(call->y, &local->plan, local->out_row, local->desc->hidden, call->failed, NULL,
+                     local->pool, local->kernels);
     sy_moe_lap(&call->times.combine_us, &at);
     if (call->expert != NULL)
         memcpy(call->expert, local->expert, (size_t)call->n_rows * k * sizeof(*call->expert));

@@ -37,6 +37,8 @@ const sy_tensor *sy_safetensors_find(const sy_safetensors *file, const char *nam
 /* The tensor's bytes have been copied elsewhere: its whole pages leave this process's memory, and
  * come back from the file if they are read again. Any thread. */
 void sy_tensor_release(const sy_tensor *tensor);
+/* The same for bytes [begin, end) of it, as far as they are whole pages. */
+void sy_tensor_release_part(const sy_tensor *tensor, uint64_t begin, uint64_t end);
 
 /* Writes a file in the reference writer's order (widest type first, then name). Fill is called once
  * a tensor, in that order, to append its bytes in pieces. */

@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+#include "sy_rank.h"
+
 /* 1 / (1 + exp(-x)): a large -x gives 1 / infinity, which is the 0 that it should be. */
 static void sigmoid(float *x, size_t n, const sy_kernels *kernels)
 {
@@ -13,47 +15,12 @@ static void sigmoid(float *x, size_t n, const sy_kernels *kernels)
     for (size_t i = 0; i < n; i++) x[i] = 1.0f / (1.0f + x[i]);
 }
 
-/* Whether a goes before b, the score of a lower id: only when it is strictly larger, and NaN is
- * below everything. */
-static int goes_before(float a, float b)
-{
-    return a > b || (isnan(b) && !isnan(a));
-}
-
-/* The best `room` of the ids offered so far, best first. */
-typedef struct ranking {
-    uint16_t *id;
-    float *score;
-    uint32_t n, room;
-} ranking;
-
-/* Insertion: room is small, and most ids lose against the last of it. Ids come in ascending order.
- */
-static void offer(ranking *best, uint32_t id, float score)
-{
-    uint32_t place;
-
-    if (best->n < best->room) {
-        place = best->n++;
-    } else if (goes_before(score, best->score[best->room - 1])) {
-        place = best->room - 1;
-    } else {
-        return;
-    }
-    for (; place > 0 && goes_before(score, best->score[place - 1]); place--) {
-        best->id[place] = best->id[place - 1];
-        best->score[place] = best->score[place - 1];
-    }
-    best->id[place] = (uint16_t)id;
-    best->score[place] = score;
-}
-
 /* Offers the experts [first, end) by their choice scores. */
-static void offer_experts(ranking *best, const float *score, const float *bias, uint32_t first,
+static void offer_experts(sy_ranking *best, const float *score, const float *bias, uint32_t first,
                           uint32_t end)
 {
     for (uint32_t e = first; e < end; e++) {
-        offer(best, e, bias == NULL ? score[e] : score[e] + bias[e]);
+        sy_ranking_offer(best, e, bias == NULL ? score[e] : score[e] + bias[e]);
     }
 }
 
@@ -63,18 +30,18 @@ static uint64_t choose_groups(const float *score, const float *bias, uint32_t gr
 {
     uint16_t group[SY_GATE_GROUPS_MAX];
     float group_score[SY_GATE_GROUPS_MAX];
-    ranking groups = {.id = group, .score = group_score, .room = gate->topk_group};
+    sy_ranking groups = {.id = group, .score = group_score, .room = gate->topk_group};
     uint64_t chosen = 0;
 
     for (uint32_t g = 0; g < gate->n_group; g++) {
         uint16_t expert[SY_GATE_GROUP_BEST_MAX];
         float best_score[SY_GATE_GROUP_BEST_MAX];
-        ranking best = {.id = expert, .score = best_score, .room = gate->group_best};
+        sy_ranking best = {.id = expert, .score = best_score, .room = gate->group_best};
         float sum = 0.0f;
 
         offer_experts(&best, score, bias, g * group_size, (g + 1) * group_size);
         for (uint32_t i = 0; i < best.n; i++) sum += best_score[i];
-        offer(&groups, g, sum);
+        sy_ranking_offer(&groups, g, sum);
     }
     for (uint32_t i = 0; i < groups.n; i++) chosen |= UINT64_C(1) << group[i];
     return chosen;
@@ -86,12 +53,15 @@ static uint64_t choose_groups(const float *score, const float *bias, uint32_t gr
 static void choose_experts(uint16_t *expert, float *weight, const float *score, const float *bias,
                            uint32_t n_experts, uint32_t k, const sy_gate_desc *gate)
 {
-    ranking best = {.id = expert, .score = weight, .room = k};
+    sy_ranking best = {.id = expert, .score = weight, .room = k};
     uint32_t group_size;
     uint64_t chosen;
 
     if (gate->n_group <= 1) {
-        offer_experts(&best, score, bias, 0, n_experts);
+        float choice[SY_EXPERTS_MAX];
+
+        for (uint32_t e = 0; bias != NULL && e < n_experts; e++) choice[e] = score[e] + bias[e];
+        sy_rank_best(expert, weight, bias == NULL ? score : choice, n_experts, k);
         return;
     }
     SY_ASSERT(gate->n_group <= SY_GATE_GROUPS_MAX && n_experts % gate->n_group == 0);

@@ -1,11 +1,12 @@
-/* sy_fanout.c - owns the slots of one round of requests to several peers, and the sleep until they
- * are answered. */
-#include "sy_rpc.h"
+/* sy_fanout.c - owns the slots of one round of requests to several peers, and the wait until they
+ * are answered. Who waits drives the peers' loop meanwhile when the turn is to be had (sy_turn.c),
+ * and sleeps when another thread has it. */
+#include "sy_rpc_internal.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
-#include "sy_clock.h"
+/* Events that are still run when the time is up: answers that were here before. */
+#define LATE_EVENTS_MAX 16
 
 typedef struct fanout_slot {
     sy_fanout_slot pub; /* until done: written by the waiter; then by nobody */
@@ -18,10 +19,23 @@ struct sy_fanout {
     pthread_cond_t wake;
     size_t n, n_max;
     size_t n_seen;  /* waiter only: how many were done when it last looked */
+    sy_loop *loop;  /* waiter only: of all peers of this round; NULL: they have several, or none */
     size_t n_done;  /* under the mutex, as is the next */
     size_t wake_at; /* the waiter sleeps until so many are done: no wake before that */
+    int is_told;    /* it has been given the turn; under the mutex */
+    rpc_turn_waiter waiter;
     fanout_slot slot[];
 };
+
+static void tell(rpc_turn_waiter *waiter)
+{
+    sy_fanout *fanout = RPC_OF(waiter, sy_fanout, waiter);
+
+    pthread_mutex_lock(&fanout->mutex);
+    fanout->is_told = 1;
+    pthread_cond_signal(&fanout->wake);
+    pthread_mutex_unlock(&fanout->mutex);
+}
 
 sy_status sy_fanout_open(sy_fanout **out, size_t n_max)
 {
@@ -38,6 +52,8 @@ sy_status sy_fanout_open(sy_fanout **out, size_t n_max)
     pthread_cond_init(&fanout->wake, &attr);
     pthread_condattr_destroy(&attr);
     fanout->n_max = n_max;
+    fanout->wake_at = SIZE_MAX;
+    fanout->waiter.tell = tell;
     *out = fanout;
     return SY_OK;
 }
@@ -65,6 +81,17 @@ static void on_reply(void *arg, uint64_t id, sy_msg *msg, const sy_error *err)
     pthread_mutex_unlock(&fanout->mutex);
 }
 
+/* The sender will wait soon: it wants the turn by then. */
+static void choose_loop(sy_fanout *fanout, sy_loop *loop)
+{
+    if (fanout->n == 1) {
+        fanout->loop = loop;
+        rpc_turn_want(rpc_loop_turn(loop));
+    } else if (fanout->loop != loop) {
+        fanout->loop = NULL;
+    }
+}
+
 size_t sy_fanout_send(sy_fanout *fanout, sy_peer *peer, uint64_t id, sy_frame *frame)
 {
     fanout_slot *slot;
@@ -76,6 +103,7 @@ size_t sy_fanout_send(sy_fanout *fanout, sy_peer *peer, uint64_t id, sy_frame *f
     pthread_mutex_lock(&fanout->mutex);
     fanout->n++; /* before the request: its answer may come at once */
     pthread_mutex_unlock(&fanout->mutex);
+    choose_loop(fanout, rpc_peer_loop(peer));
     st = sy_peer_send(peer, id, frame, on_reply, slot);
     if (st != SY_OK) {
         pthread_mutex_lock(&fanout->mutex);
@@ -125,8 +153,32 @@ static void give_up_open(sy_fanout *fanout)
     for (size_t i = 0; i < fanout->n; i++) sy_fanout_give_up(fanout, i);
 }
 
-/* Until n_done slots are done, or until_us has passed; returns how many are. */
-static size_t sleep_until(sy_fanout *fanout, size_t n_done, int64_t until_us)
+static size_t count_done(sy_fanout *fanout)
+{
+    size_t n_done;
+
+    pthread_mutex_lock(&fanout->mutex);
+    n_done = fanout->n_done;
+    pthread_mutex_unlock(&fanout->mutex);
+    return n_done;
+}
+
+/* With the turn, which is passed on at the end. */
+static void drive(sy_fanout *fanout, size_t n_done, int64_t until_us)
+{
+    int ran = 1;
+
+    rpc_loop_enter(fanout->loop);
+    for (int n_late = 0; ran >= 0 && count_done(fanout) < n_done;) {
+        ran = rpc_loop_run_one(fanout->loop, until_us);
+        if (sy_clock_us() >= until_us && (ran == 0 || ++n_late == LATE_EVENTS_MAX)) break;
+    }
+    rpc_loop_enter(NULL);
+    rpc_turn_pass(rpc_loop_turn(fanout->loop));
+}
+
+/* Until n_done slots are done, until_us has passed, or this thread has been given the turn. */
+static void sleep_until(sy_fanout *fanout, size_t n_done, int64_t until_us)
 {
     const int64_t at_us = SY_MAX(until_us, 0);
     const struct timespec at = {.tv_sec = at_us / 1000000, .tv_nsec = at_us % 1000000 * 1000};
@@ -134,23 +186,40 @@ static size_t sleep_until(sy_fanout *fanout, size_t n_done, int64_t until_us)
 
     pthread_mutex_lock(&fanout->mutex);
     fanout->wake_at = n_done;
-    while (fanout->n_done < n_done && late == 0) {
+    while (fanout->n_done < n_done && !fanout->is_told && late == 0) {
         late = until_us == SY_NEVER_US ? pthread_cond_wait(&fanout->wake, &fanout->mutex)
                                        : pthread_cond_timedwait(&fanout->wake, &fanout->mutex, &at);
     }
-    fanout->n_seen = fanout->n_done;
+    fanout->wake_at = SIZE_MAX; /* nobody sleeps: nobody need be woken */
     pthread_mutex_unlock(&fanout->mutex);
+}
+
+/* Until n_done slots are done, or until_us has passed; returns how many are. */
+static size_t wait_until(sy_fanout *fanout, size_t n_done, int64_t until_us)
+{
+    int is_mine = 0;
+
+    if (count_done(fanout) < n_done) {
+        rpc_turn *turn = fanout->loop == NULL ? NULL : rpc_loop_turn(fanout->loop);
+
+        fanout->is_told = 0; /* not queued: nobody tells */
+        if (turn != NULL) is_mine = rpc_turn_take(turn, &fanout->waiter);
+        if (!is_mine) sleep_until(fanout, n_done, until_us);
+        if (!is_mine && turn != NULL) is_mine = rpc_turn_withdraw(turn, &fanout->waiter);
+        if (is_mine) drive(fanout, n_done, until_us);
+    }
+    fanout->n_seen = count_done(fanout);
     return fanout->n_seen;
 }
 
 void sy_fanout_wait(sy_fanout *fanout, int64_t deadline_us)
 {
-    if (sleep_until(fanout, fanout->n, deadline_us) < fanout->n) give_up_open(fanout);
+    if (wait_until(fanout, fanout->n, deadline_us) < fanout->n) give_up_open(fanout);
 }
 
 size_t sy_fanout_wait_some(sy_fanout *fanout, int64_t until_us)
 {
-    return sleep_until(fanout, SY_MIN(fanout->n_seen + 1, fanout->n), until_us);
+    return wait_until(fanout, SY_MIN(fanout->n_seen + 1, fanout->n), until_us);
 }
 
 void sy_fanout_reset(sy_fanout *fanout)

@@ -1,6 +1,6 @@
-/* sy_loop.c - owns a completion queue, its thread, what is posted to it, and its timers. gRPC 1.51
- * has no alarm in C, so timers are the deadline that the thread waits with; posts wake it with an
- * empty batch on a call that goes nowhere.
+/* sy_loop.c - owns a completion queue, its thread, what is posted to it, and its timers; which
+ * thread drives it is sy_turn.c's business. gRPC 1.51 has no alarm in C, so timers are the deadline
+ * that the thread waits with; posts wake it with an empty batch on a call that goes nowhere.
  *
  * gRPC is initialised once and never shut down: threads that outlive a loop may still hold received
  * messages and calls, and dropping them must stay legal. */
@@ -21,7 +21,9 @@ struct sy_loop {
     grpc_call *wake_call;
     rpc_tag wake_tag;
     pthread_t thread;
-    rpc_timer *timers; /* loop only, by due time */
+    rpc_turn turn;
+    rpc_timer *timers;  /* loop only, by due time */
+    rpc_post *deferred; /* loop only, newest first */
 
     pthread_mutex_t mutex; /* the fields below, and batches on wake_call */
     rpc_post *head, **tail;
@@ -104,11 +106,15 @@ void rpc_timer_start(sy_loop *loop, rpc_timer *timer, int64_t due_us, void (*fn)
     *at = timer;
 }
 
-static gpr_timespec next_due(const sy_loop *loop)
+/* The first timer, or until_us. */
+static gpr_timespec due(const sy_loop *loop, int64_t until_us)
 {
-    if (loop->timers == NULL) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
-    return (gpr_timespec){.tv_sec = loop->timers->due_us / 1000000,
-                          .tv_nsec = (int32_t)(loop->timers->due_us % 1000000) * 1000,
+    const int64_t due_us =
+        SY_MAX(loop->timers == NULL ? until_us : SY_MIN(until_us, loop->timers->due_us), 0);
+
+    if (due_us == SY_NEVER_US) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    return (gpr_timespec){.tv_sec = due_us / 1000000,
+                          .tv_nsec = (int32_t)(due_us % 1000000) * 1000,
                           .clock_type = GPR_CLOCK_MONOTONIC};
 }
 
@@ -163,6 +169,22 @@ void rpc_loop_post(sy_loop *loop, rpc_post *item, void (*fn)(void *arg), void *a
     SY_ASSERT(taken);
 }
 
+void rpc_loop_defer(sy_loop *loop, rpc_post *item, void (*fn)(void *arg), void *arg)
+{
+    *item = (rpc_post){.next = loop->deferred, .fn = fn, .arg = arg};
+    loop->deferred = item;
+}
+
+static void run_deferred(sy_loop *loop)
+{
+    while (loop->deferred != NULL) {
+        rpc_post *item = loop->deferred;
+
+        loop->deferred = item->next;
+        item->fn(item->arg);
+    }
+}
+
 static void run_owned(void *arg)
 {
     owned_post owned = *(owned_post *)arg;
@@ -210,21 +232,46 @@ static void on_wake(rpc_tag *tag, int ok)
 
 /* ---- the thread ---- */
 
+static _Thread_local const sy_loop *current;
+
+void rpc_loop_enter(const sy_loop *loop)
+{
+    current = loop;
+}
+
+int rpc_loop_is_current(const sy_loop *loop)
+{
+    return current == loop;
+}
+
+int rpc_loop_run_one(sy_loop *loop, int64_t until_us)
+{
+    grpc_event event;
+
+    run_deferred(loop);
+    event = grpc_completion_queue_next(loop->queue, due(loop, until_us), NULL);
+    if (event.type == GRPC_QUEUE_SHUTDOWN) return -1;
+    if (event.type == GRPC_OP_COMPLETE) {
+        rpc_tag *tag = event.tag;
+
+        tag->fn(tag, event.success);
+    }
+    if (loop->timers != NULL) run_timers(loop);
+    return event.type == GRPC_OP_COMPLETE;
+}
+
 static void *loop_main(void *arg)
 {
     sy_loop *loop = arg;
 
-    for (;;) {
-        const grpc_event event = grpc_completion_queue_next(loop->queue, next_due(loop), NULL);
-
-        if (event.type == GRPC_QUEUE_SHUTDOWN) return NULL;
-        if (event.type == GRPC_OP_COMPLETE) {
-            rpc_tag *tag = event.tag;
-
-            tag->fn(tag, event.success);
-        }
-        if (loop->timers != NULL) run_timers(loop);
+    rpc_loop_enter(loop);
+    while (rpc_loop_run_one(loop, SY_NEVER_US) >= 0) {
+        if (!rpc_turn_is_wanted(&loop->turn)) continue;
+        rpc_loop_enter(NULL);
+        rpc_turn_park(&loop->turn);
+        rpc_loop_enter(loop);
     }
+    return NULL;
 }
 
 struct grpc_completion_queue *rpc_loop_queue(sy_loop *loop)
@@ -232,9 +279,9 @@ struct grpc_completion_queue *rpc_loop_queue(sy_loop *loop)
     return loop->queue;
 }
 
-int rpc_loop_is_current(const sy_loop *loop)
+rpc_turn *rpc_loop_turn(sy_loop *loop)
 {
-    return pthread_equal(loop->thread, pthread_self());
+    return &loop->turn;
 }
 
 static int start_thread(sy_loop *loop, const char *name)
@@ -264,6 +311,7 @@ sy_status sy_loop_open(sy_loop **out, const char *thread_name)
     loop = calloc(1, sizeof(*loop));
     if (loop == NULL) return SY_ENOMEM;
     pthread_mutex_init(&loop->mutex, NULL);
+    rpc_turn_open(&loop->turn);
     loop->tail = &loop->head;
     loop->wake_tag.fn = on_wake;
     loop->queue = grpc_completion_queue_create_for_next(NULL);
@@ -283,6 +331,7 @@ sy_status sy_loop_open(sy_loop **out, const char *thread_name)
         GRPC_QUEUE_SHUTDOWN) {
     }
     grpc_completion_queue_destroy(loop->queue);
+    rpc_turn_close(&loop->turn);
     pthread_mutex_destroy(&loop->mutex);
     free(loop);
     return SY_ENOMEM;
@@ -300,6 +349,7 @@ void sy_loop_close(sy_loop *loop)
     pthread_join(loop->thread, NULL);
     SY_ASSERT(loop->timers == NULL); /* a server or peer of this loop is still open */
     grpc_completion_queue_destroy(loop->queue);
+    rpc_turn_close(&loop->turn);
     pthread_mutex_destroy(&loop->mutex);
     free(loop);
 }

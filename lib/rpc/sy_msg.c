@@ -1,14 +1,15 @@
 /* sy_msg.c - owns received messages: gRPC's buffer and the list of its pieces, counted so that a
- * callback's borrow and a taker's ownership end independently, on any thread. */
+ * callback's borrow and a taker's ownership end independently, on any thread. They live in pooled
+ * buffers: nothing is allocated for a message once as many have been alive before. */
 #include "sy_rpc_internal.h"
 
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct sy_msg {
     _Atomic int refs;
+    sy_buf *home; /* where this lies */
     grpc_byte_buffer *buffer;
     size_t len, n_pieces;
     sy_iov piece[];
@@ -18,13 +19,16 @@ sy_msg *rpc_msg_new(struct grpc_byte_buffer *buffer)
 {
     const grpc_slice_buffer *slices =
         &buffer->data.raw.slice_buffer; /* received buffers are always raw */
-    sy_msg *msg = malloc(sizeof(*msg) + slices->count * sizeof(sy_iov));
+    sy_buf *home = sy_buf_alloc(sizeof(sy_msg) + slices->count * sizeof(sy_iov));
+    sy_msg *msg;
 
-    if (msg == NULL) {
+    if (home == NULL) {
         grpc_byte_buffer_destroy(buffer);
         return NULL;
     }
+    msg = home->data;
     atomic_init(&msg->refs, 1);
+    msg->home = home;
     msg->buffer = buffer;
     msg->len = slices->length;
     msg->n_pieces = slices->count;
@@ -56,7 +60,7 @@ void sy_msg_free(sy_msg *msg)
 {
     if (msg == NULL || atomic_fetch_sub_explicit(&msg->refs, 1, memory_order_acq_rel) != 1) return;
     grpc_byte_buffer_destroy(msg->buffer);
-    free(msg);
+    sy_buf_unref(msg->home);
 }
 
 size_t rpc_msg_copy(const sy_msg *msg, void *out, size_t cap)

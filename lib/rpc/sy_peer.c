@@ -74,6 +74,11 @@ static void note_running(sy_peer *peer, uint64_t id)
     publish_count(peer);
 }
 
+static void settle(sy_peer *peer, uint64_t id)
+{
+    if (peer->config.on_settled != NULL) peer->config.on_settled(peer->config.ctx, id);
+}
+
 /* The entry is out of the table. Between here and the end, sy_peer_forget waits. */
 static void run_callback(sy_peer *peer, const rpc_pending_entry *entry, sy_msg *msg,
                          const sy_error *err)
@@ -99,6 +104,7 @@ static void on_reply(void *ctx, rpc_stream *stream, sy_msg *msg)
         rpc_stream_cancel(stream, SY_EDATALOSS, "the peer sent a reply that cannot be read");
         return;
     }
+    settle(peer, id);
     pthread_mutex_lock(&peer->mutex);
     found = rpc_pending_take(&peer->pending, id, &entry);
     if (found) note_running(peer, id);
@@ -251,6 +257,7 @@ static int is_wanted(void *ctx, uint64_t id)
     pthread_mutex_lock(&peer->mutex);
     wanted = rpc_pending_has(&peer->pending, id);
     pthread_mutex_unlock(&peer->mutex);
+    if (!wanted) settle(peer, id); /* it is dropped now */
     return wanted;
 }
 
@@ -471,6 +478,11 @@ int sy_peer_up(const sy_peer *peer)
     return atomic_load(&peer->up);
 }
 
+sy_loop *rpc_peer_loop(const sy_peer *peer)
+{
+    return peer->loop;
+}
+
 const char *sy_peer_name(const sy_peer *peer)
 {
     return peer->config.name;
@@ -527,11 +539,13 @@ sy_status sy_peer_send(sy_peer *peer, uint64_t id, sy_frame *frame, sy_reply_fn 
 
     if (st != SY_OK) {
         sy_frame_free(frame);
+        settle(peer, id);
         return st;
     }
     st = rpc_stream_send(stream, rpc_buffer_from_frame(frame), id);
     rpc_stream_unref(stream);
     if (st == SY_OK) return SY_OK;
+    settle(peer, id);
     /* Not sent. If the loss of the stream has answered it already, this was no failure but a
      * callback. */
     if (!leave(peer, id)) return SY_OK;

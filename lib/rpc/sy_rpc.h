@@ -2,15 +2,19 @@
  * peers with long-lived streams. No gRPC type shows. This layer moves bytes; what they mean is
  * lib/wire's business.
  *
- * Threads. A loop has one thread. Every callback (on_*) runs on it and must not block: hand work to
- * an engine thread. sy_call_send, sy_call_finish, sy_peer_send and everything marked "any thread"
- * may be called from anywhere, callbacks included. A callback is never made from inside the call
- * that it belongs to. Ownership. A received message is borrowed for the callback unless sy_msg_take
- * is called. A frame handed to a send call belongs to it, whatever it returns. */
+ * Threads. A loop is driven by one thread at a time: its own, or one that waits in a fan-out for
+ * answers that come on it, which then needs no other thread to bring them. Every callback (on_*)
+ * runs there and must not block: hand work to an engine thread. So whoever waits in a fan-out holds
+ * no lock that a callback of the loop takes. sy_call_send, sy_call_finish, sy_peer_send and
+ * everything marked "any thread" may be called from anywhere, callbacks included. A callback is
+ * never made from inside the call that it belongs to. Ownership. A received message is borrowed for
+ * the callback unless sy_msg_take is called. A frame handed to a send call belongs to it, whatever
+ * it returns. */
 #ifndef SY_RPC_H
 #define SY_RPC_H
 
 #include "sy_buf.h"
+#include "sy_queue.h"
 #include "sy_status.h"
 
 /* ---- loop ---- */
@@ -19,9 +23,15 @@ typedef struct sy_loop sy_loop;
 SY_MUST_USE sy_status sy_loop_open(sy_loop **out, const char *thread_name);
 /* Servers and peers of this loop are closed already. Joins the thread. Accepts NULL. */
 void sy_loop_close(sy_loop *loop);
-/* Runs fn(arg) once on the loop's thread, soon. Any thread; in order for one caller. SY_ENOMEM,
- * SY_ECANCELLED (closing). */
+/* Runs fn(arg) once on the thread that drives the loop, soon. Any thread; in order for one caller.
+ * SY_ENOMEM, SY_ECANCELLED (closing). */
 SY_MUST_USE sy_status sy_loop_post(sy_loop *loop, void (*fn)(void *arg), void *arg);
+
+/* sy_queue_pop without a deadline, for the one thread that works off what the loop's callbacks put
+ * into a queue: while it has nothing to do it drives the loop, so that work which comes is on the
+ * right thread already. The loop outlives the call; it need not be told when the queue is closed.
+ * loop NULL: not known yet, so it only sleeps. */
+SY_MUST_USE sy_status sy_loop_pop(sy_loop *loop, sy_queue *queue, void **item);
 
 /* ---- messages in ---- */
 typedef struct sy_msg sy_msg;
@@ -88,6 +98,7 @@ sy_call *sy_call_ref(sy_call *call);
 void sy_call_unref(sy_call *call);
 void sy_call_set_user(sy_call *call, void *user); /* before any other thread sees the call */
 void *sy_call_user(const sy_call *call);
+sy_loop *sy_call_loop(const sy_call *call);
 int64_t sy_call_deadline_us(const sy_call *call); /* monotonic; SY_NEVER_US */
 int sy_call_ended(const sy_call *call); /* cancelled, lost or finished: work for it may stop */
 /* Queues a message; the order of sends is kept. The frame is consumed. SY_ECANCELLED: the call has
@@ -123,6 +134,11 @@ typedef struct sy_peer_config {
     /* Stream up or down; NULL: not interested. */
     void (*on_state)(void *ctx, sy_peer *peer, int up);
     void (*on_watch)(void *ctx, sy_peer *peer, sy_msg *msg);
+    /* No more is to come of a request, be it waited for or forgotten: its answer is here (before
+     * its callback), or it was not sent. What a lost stream takes with it is not told one by one:
+     * on_state tells. Any thread, within a send among others: it must not call back into this
+     * layer. NULL: not interested. */
+    void (*on_settled)(void *ctx, uint64_t id);
 } sy_peer_config;
 
 /* Begins to connect and keeps trying, with back-off, until closed. Never fails for an absent peer.

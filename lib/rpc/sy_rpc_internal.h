@@ -46,10 +46,51 @@ typedef struct rpc_timer {
     void (*fn)(struct rpc_timer *timer);
 } rpc_timer;
 
+/* The turn to drive a loop; sy_turn.c. Who has it is the loop's thread for all that is "loop only".
+ */
+typedef struct rpc_turn_waiter {
+    struct rpc_turn_waiter *next; /* under the turn's mutex, as are the next two */
+    int is_queued, has_turn;
+    /* Wakes the waiter, whose has_turn has been set. Called under the turn's mutex; afterwards the
+     * waiter may be gone. */
+    void (*tell)(struct rpc_turn_waiter *waiter);
+} rpc_turn_waiter;
+
+typedef struct rpc_turn {
+    _Atomic int is_wanted;
+    pthread_mutex_t mutex;
+    pthread_cond_t parked; /* nobody signals it: its sleeper looks by the clock */
+    rpc_turn_waiter *first, **last;
+    unsigned n_taken; /* by waiters */
+    int is_taken;
+} rpc_turn;
+
+void rpc_turn_open(rpc_turn *turn); /* the loop's thread has it */
+void rpc_turn_close(rpc_turn *turn);
+/* Soon somebody will wait: the loop's thread had better let go of it after its next event. */
+void rpc_turn_want(rpc_turn *turn);
+int rpc_turn_is_wanted(const rpc_turn *turn);
+/* 1: it was free, and is the caller's until rpc_turn_pass. 0: the waiter is queued; it sleeps until
+ * it is told, or what it waits for has come, and calls rpc_turn_withdraw in any case, which says
+ * whether it has the turn by now. */
+int rpc_turn_take(rpc_turn *turn, rpc_turn_waiter *waiter);
+int rpc_turn_withdraw(rpc_turn *turn, rpc_turn_waiter *waiter);
+void rpc_turn_pass(rpc_turn *turn); /* to the first in the queue; free when there is none */
+void rpc_turn_park(
+    rpc_turn *turn); /* the loop's thread: passes it, and waits until it has it back */
+
 struct grpc_completion_queue *rpc_loop_queue(sy_loop *loop);
-int rpc_loop_is_current(const sy_loop *loop);
+rpc_turn *rpc_loop_turn(sy_loop *loop);
+int rpc_loop_is_current(const sy_loop *loop); /* is this thread having the turn? */
+/* With the turn: waits until until_us for one event, and runs it and what is due. 1: there was one;
+ * 0: none came; -1: the loop has ended. rpc_loop_enter says that this thread has the turn from now
+ * on (NULL: no more). */
+int rpc_loop_run_one(sy_loop *loop, int64_t until_us);
+void rpc_loop_enter(const sy_loop *loop);
 /* Any thread. The loop must not be closing: servers and peers end before their loop does. */
 void rpc_loop_post(sy_loop *loop, rpc_post *post, void (*fn)(void *arg), void *arg);
+/* Loop only. Before the next event, whichever thread runs that; newest first. */
+void rpc_loop_defer(sy_loop *loop, rpc_post *post, void (*fn)(void *arg), void *arg);
 /* Loop only. Starting a running timer moves it; stopping one that does not run is fine. */
 void rpc_timer_start(sy_loop *loop, rpc_timer *timer, int64_t due_us, void (*fn)(rpc_timer *));
 void rpc_timer_stop(rpc_timer *timer);
@@ -233,6 +274,8 @@ SY_MUST_USE sy_status rpc_stream_send(rpc_stream *stream, struct grpc_byte_buffe
                                       uint64_t id);
 
 /* ---- requests in flight ---- */
+
+sy_loop *rpc_peer_loop(const sy_peer *peer);
 
 typedef struct rpc_pending_entry {
     uint64_t id; /* 0: free */

@@ -54,6 +54,11 @@ void *sy_call_user(const sy_call *call)
     return call->user;
 }
 
+sy_loop *sy_call_loop(const sy_call *call)
+{
+    return call->loop;
+}
+
 int64_t sy_call_deadline_us(const sy_call *call)
 {
     return call->deadline_us;
@@ -304,10 +309,10 @@ static void deliver(sy_call *call, grpc_byte_buffer *buffer)
         return;
     }
     call->got_message = 1;
-    if (call->method->client_streams)
-        arm_receive(call); /* before the work: the next one can come in */
     call->method->on_message(call->method->ctx, call, msg);
     sy_msg_free(msg);
+    /* After the work, which does not block: it costs a write, a window update for the client. */
+    if (call->method->client_streams) arm_receive(call);
 }
 
 static void on_received(rpc_tag *tag, int ok)

@@ -29,7 +29,8 @@ struct rpc_stream {
 
     /* Loop only. */
     rpc_timer ready_timer;
-    int status_known, recv_armed, end_told;
+    rpc_post arm_post;
+    int status_known, recv_armed, end_told; /* recv_armed: or as good as, by arm_post */
     grpc_byte_buffer *recv_buffer;
     grpc_metadata_array initial, trailing;
     grpc_status_code status;
@@ -158,6 +159,14 @@ static void arm_receive(rpc_stream *stream)
     stream->recv_armed = start(stream, &op, 1, &stream->recv_tag);
 }
 
+/* Arming makes gRPC write at once, a window update for the server. It can wait until whoever has
+ * got this message has done something with it, for instance sent the next request. */
+static void arm_later(void *arg)
+{
+    arm_receive(arg);
+    maybe_end(arg); /* when it was refused */
+}
+
 static void on_received(rpc_tag *tag, int ok)
 {
     rpc_stream *stream = RPC_OF(tag, rpc_stream, recv_tag);
@@ -174,9 +183,10 @@ static void on_received(rpc_tag *tag, int ok)
         grpc_byte_buffer_destroy(buffer);
     }
     if (msg != NULL) {
-        arm_receive(stream); /* before the work: the next one can come in */
         stream->events->on_message(stream->ctx, stream, msg);
         sy_msg_free(msg);
+        stream->recv_armed = 1;
+        rpc_loop_defer(stream->loop, &stream->arm_post, arm_later, stream);
     }
     maybe_end(stream); /* without a message it was the last one; the status says why */
 }

@@ -11,7 +11,8 @@
 
 /* What a shard is, whoever holds it. Two holders whose identities are equal give the same bits. */
 typedef struct sy_shard_identity {
-    uint64_t content; /* XXH3 64 of the stored bytes of gate, up, down, row-major in this order */
+    uint64_t content; /* XXH3 64 of the bytes of gate, up, down as they are held, row-major in this
+                         order: the checkpoint's own, or those rows rounded to blocks */
     uint64_t probe;   /* XXH3 64 of its output (fp32) for one fixed row that every build knows
                          (sy_shard_identity.c); 0: not probed */
 } sy_shard_identity;
@@ -19,69 +20,81 @@ typedef struct sy_shard_identity {
 typedef struct sy_shard {
     uint32_t layer, expert;
     sy_shard_identity identity;
-    sy_panels gate, up; /* [F,H] */
-    sy_panels down;     /* [H,F] */
+    sy_activations activations; /* what rows are rounded to before each product */
+    sy_panels gate, up;         /* [F,H] */
+    sy_panels down;             /* [H,F] */
     uint64_t bytes;
 } sy_shard; /* immutable, reference-counted inside the store */
 
 typedef struct sy_shard_store sy_shard_store;
 
-/* memory_bytes_max: loads that would pass it are refused (0: no limit). The model is borrowed and
- * outlives the store. */
+/* precision: how every shard is held and computed. memory_bytes_max: loads that would pass it are
+ * refused (0: no limit). The model is borrowed and outlives the store. */
 SY_MUST_USE sy_status sy_shard_store_open(sy_shard_store **out, const sy_model *model,
-                                          uint64_t memory_bytes_max, sy_error *err);
+                                          sy_precision precision, uint64_t memory_bytes_max,
+                                          sy_error *err);
 void sy_shard_store_close(sy_shard_store *store); /* nobody holds a shard any more; accepts NULL */
 /* Reads, packs and publishes one shard; already resident: SY_OK at once; being built by another
  * thread: waits for it. Touches only that shard's bytes of the files. Its content hash is of the
- * bytes as they were read; it is not probed. Any thread, several at once. SY_ELIMIT ("needs X, has
- * Y of Z"), SY_EDATALOSS (file cut while open, or a weight that is not a number), SY_ENOMEM. */
+ * bytes as they were read or rounded; it is not probed. Any thread, several at once. SY_ELIMIT
+ * ("needs X, has Y of Z"), SY_EDATALOSS (file cut while open, or a weight that is not a number),
+ * SY_EINVAL (weights too large for the store's format: SHARD_ROUNDING), SY_ENOMEM. */
 SY_MUST_USE sy_status sy_shard_load(sy_shard_store *store, uint32_t layer, uint32_t expert,
                                     sy_error *err);
 /* ---- loading in pieces: from files or from another node, at any pace ---- */
-typedef struct sy_shard_form { /* gate, up, down as stored */
+/* Of gate, up, down: how their bytes lie, row after row. What the checkpoint stores is one form,
+ * what a store with rounded weights holds, exports and takes from others is another. */
+typedef struct sy_shard_form {
     sy_dtype dtype[3];
     uint32_t rows[3], cols[3];
 } sy_shard_form;
-void sy_shard_form_of(sy_shard_form *out, const sy_model *model, uint32_t layer, uint32_t expert);
+/* weights: as sy_precision has it; SY_DTYPE_NONE: the checkpoint's form. */
+void sy_shard_form_of(sy_shard_form *out, const sy_model *model, sy_dtype weights, uint32_t layer,
+                      uint32_t expert);
 /* Of gate, up, down, one after the other; 0 when a form is so large that they overflow. */
 uint64_t sy_shard_form_bytes(const sy_shard_form *form);
 
 typedef struct sy_shard_builder sy_shard_builder; /* one thread at a time */
 /* Claims memory: the packed shard's; beside it a builder has the rows of one panel. form: as the
- * sender has it; NULL: the checkpoint's. SY_EEXISTS: it is in memory already, or somebody builds
- * it; SY_ELIMIT ("needs X, has Y of Z", SHARD_MEMORY); SY_EINVAL: a form that is not this model's
+ * sender has it; NULL: not from a sender. SY_EEXISTS: it is in memory already, or somebody builds
+ * it; SY_ELIMIT ("needs X, has Y of Z", SHARD_MEMORY); SY_EINVAL: a form that is not this store's
  * (SHARD_FORM); SY_ENOTFOUND: the model has no such shard; SY_ENOMEM. */
 SY_MUST_USE sy_status sy_shard_begin(sy_shard_builder **out, sy_shard_store *store, uint32_t layer,
                                      uint32_t expert, const sy_shard_form *form, sy_error *err);
-/* The next bytes, in order, any number. SY_EINVAL: more than the form has; SY_EDATALOSS: a weight
- * that is not a number. After a failure the builder can only be abandoned. */
+/* The next bytes of the store's form, in order, any number. SY_EINVAL: more than the form has;
+ * SY_EDATALOSS: a weight that is not a number. After a failure the builder can only be abandoned.
+ */
 SY_MUST_USE sy_status sy_shard_add(sy_shard_builder *builder, const void *data, size_t n,
                                    sy_error *err);
-uint64_t sy_shard_added(const sy_shard_builder *builder); /* bytes so far */
-/* The next at most n_max bytes from the checkpoint's files; *done: all are there. Each matrix is
- * released from the page tables once it is packed. SY_EDATALOSS: the file was cut while open, or as
- * sy_shard_add. */
+/* Bytes so far: of the store's form, or of the checkpoint's where they come from there. */
+uint64_t sy_shard_added(const sy_shard_builder *builder);
+/* The next at most n_max bytes from the checkpoint's files, rounded to the store's format as they
+ * come; *done: all are there. Each matrix is released from the page tables once it is packed.
+ * SY_EDATALOSS: the file was cut while open, or as sy_shard_add; SY_EINVAL: weights too large for
+ * the format (SHARD_ROUNDING). SY_EPRECONDITION, for this and sy_shard_add: the bytes before came
+ * the other way, in another form. */
 SY_MUST_USE sy_status sy_shard_add_from_checkpoint(sy_shard_builder *builder, size_t n_max,
                                                    int *done, sy_error *err);
 /* All bytes are there (else SY_EPRECONDITION): works out the identity from what lies in memory now,
- * unpacked again, and the probe with these kernels, compared bit by bit with the reference ones (on
- * an even choice of output panels, when the shard is large). SY_EDATALOSS: what lies in memory is
- * not what was added (SHARD_CORRUPT), or the kernels differ (SHARD_PROBE). */
+ * unpacked again, and the probe with these kernels and the store's activations, compared bit by bit
+ * with the reference ones (on an even choice of output panels, when the shard is large).
+ * SY_EDATALOSS: what lies in memory is not what was added (SHARD_CORRUPT), or the kernels differ
+ * (SHARD_PROBE). */
 SY_MUST_USE sy_status sy_shard_verify(sy_shard_builder *builder, sy_shard_identity *out,
                                       const sy_kernels *kernels, sy_error *err);
 /* After verify: from now on sy_shard_get finds it. Frees the builder. */
 void sy_shard_publish(sy_shard_builder *builder);
 void sy_shard_abandon(sy_shard_builder *builder); /* gives the memory back; accepts NULL */
 
-/* Stored bytes [offset, offset + n) of a shard in memory, for another node: returns how many there
- * were, 0 past the end. */
+/* Bytes [offset, offset + n) of a shard in memory, in its form, for another node: returns how many
+ * there were, 0 past the end. */
 size_t sy_shard_export(const sy_shard *shard, uint64_t offset, void *dst, size_t n);
 void sy_shard_form_in_memory(sy_shard_form *out, const sy_shard *shard);
-/* The identity that the checkpoint's own bytes have, without keeping them: what holders are
- * compared with. Needs memory for one shard, which no store counts. Errors as above. */
+/* The identity that the checkpoint's own bytes have at this precision, without keeping them: what
+ * holders are compared with. Needs memory for one shard, which no store counts. Errors as above. */
 SY_MUST_USE sy_status sy_shard_identify(sy_shard_identity *out, const sy_model *model,
-                                        uint32_t layer, uint32_t expert, const sy_kernels *kernels,
-                                        sy_error *err);
+                                        sy_precision precision, uint32_t layer, uint32_t expert,
+                                        const sy_kernels *kernels, sy_error *err);
 
 /* Takes it out of the table; memory goes when the last holder lets go. 1: it was resident. */
 int sy_shard_unload(sy_shard_store *store, uint32_t layer, uint32_t expert);
@@ -103,13 +116,20 @@ typedef struct sy_shard_scratch {
     size_t capacity_floats;
     float *tile; /* one tile a pool thread */
     size_t tile_floats;
+    /* With int8 activations, in place of h: the rows of x in use, and all of h. */
+    void *rounded;
+    size_t rounded_bytes;
+    sy_qrows h_rounded; /* of the latest call */
+    uint32_t *index;    /* which row of x_rounded is which */
+    size_t n_index;
 } sy_shard_scratch;
 void sy_shard_scratch_free(sy_shard_scratch *scratch);
 
 /* y[i] = Down(silu(Gate x) * (Up x)) with x = row x_row[i] (x_row NULL: row i), for the rows of
- * every group; rows in no group are not written. Each element is one chain of fused multiply-adds
- * (sy_kernels.h): neither the pool, nor what else is in the batch, changes a bit. x: [.,H] rows
- * x_stride floats apart; y: [R,H] packed. SY_ENOMEM. */
+ * every group; rows in no group are not written. The groups' shards are of one store; with its int8
+ * activations x is rounded once a row, and silu(Gate x) * (Up x) before Down. Each element is one
+ * chain of fused multiply-adds (sy_kernels.h): neither the pool, nor what else is in the batch,
+ * changes a bit. x: [.,H] rows x_stride floats apart; y: [R,H] packed. SY_ENOMEM. */
 SY_MUST_USE sy_status sy_shard_compute(float *y, const float *x, size_t x_stride,
                                        const uint32_t *x_row, const sy_shard_group *groups,
                                        size_t n_groups, sy_shard_scratch *scratch, sy_pool *pool,
@@ -117,8 +137,14 @@ SY_MUST_USE sy_status sy_shard_compute(float *y, const float *x, size_t x_stride
 
 /* y[t] = sum of weight * row over the token's experts in ascending id, each step one fma from +0:
  * y: [T,H], row: [R] pointers in the plan's row order. Tokens with skip[t] != 0 are left alone
- * (skip may be NULL). */
+ * (skip may be NULL).
+ * done: [T], the terms that y[t] holds; zeroed at first. The sum goes on from there as far as its
+ * rows are there (row[r] not NULL), so calls while rows arrive give the bits of one call at the
+ * end. A token starts again with done[t] = 0, as it must when its weights change. NULL: all rows
+ * are there, and nothing is summed yet.
+ * pool: shares large sums by tokens; NULL: this thread alone. */
 void sy_shard_combine(float *y, const sy_plan *plan, const float *const *row, size_t hidden,
-                      const uint8_t *skip, const sy_kernels *kernels);
+                      const uint8_t *skip, uint32_t *done, sy_pool *pool,
+                      const sy_kernels *kernels);
 
 #endif

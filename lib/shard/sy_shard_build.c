@@ -1,6 +1,7 @@
-/* sy_shard_build.c - a shard from its stored bytes, in steps that the caller paces. Bytes are
- * packed as soon as the rows of one panel are there, so that beside the packed shard there is never
- * more than one panel's rows; whole panels are packed from where they lie. */
+/* sy_shard_build.c - a shard from its bytes, in steps that the caller paces. Bytes are rounded, if
+ * the store's format is another than theirs, and packed as soon as the rows of one panel are there,
+ * so that beside the packed shard there is never more than one panel's rows; whole panels are taken
+ * from where they lie. */
 #include "sy_shard.h"
 
 #include <stdarg.h>
@@ -28,40 +29,67 @@ sy_status sy_shard_refuse(const sy_shard *shard, sy_status status, const char *r
     return status;
 }
 
-static sy_status build(sy_shard_builder **out, sy_shard_store *store, const sy_model *model,
-                       const sy_shard_form *form, uint32_t layer, uint32_t expert, sy_error *err)
+static size_t row_bytes_of(const sy_shard_form *form, unsigned matrix)
 {
-    sy_shard_builder *builder = calloc(1, sizeof(*builder));
+    return sy_dtype_row_bytes(form->dtype[matrix], form->cols[matrix]);
+}
+
+static size_t panel_rows_bytes(const sy_shard_form *form)
+{
     size_t row_bytes = 0;
 
-    *out = NULL;
-    if (builder == NULL) goto no_memory;
+    for (unsigned i = 0; i < 3; i++) row_bytes = SY_MAX(row_bytes, row_bytes_of(form, i));
+    return SY_PANEL * row_bytes;
+}
+
+/* Weights are rounded to blocks, never from one type of elements to another. */
+static sy_status check_stored(const sy_model *model, sy_dtype weights, uint32_t layer,
+                              uint32_t expert, sy_error *err)
+{
+    const sy_shard shard = {.layer = layer, .expert = expert};
+    sy_shard_form stored;
+
+    sy_shard_form_of(&stored, model, SY_DTYPE_NONE, layer, expert);
     for (unsigned i = 0; i < 3; i++)
-        row_bytes = SY_MAX(row_bytes, form->cols[i] * sy_dtype_bytes(form->dtype[i]));
-    builder->store = store;
-    builder->model = model;
-    builder->form = *form;
-    builder->total_bytes = sy_shard_form_bytes(form);
-    builder->shard = sy_shard_make(form, layer, expert);
-    builder->stage = malloc(SY_PANEL * row_bytes);
-    builder->digest = sy_digest_open();
-    if (builder->shard == NULL || builder->stage == NULL || builder->digest == NULL) goto no_memory;
-    *out = builder;
+        if (stored.dtype[i] != weights)
+            return sy_shard_refuse(&shard, SY_EINVAL, "SHARD_FORM", err,
+                                   "%s is stored as %s, not as %s: use --weights as-stored, q8 or "
+                                   "q4",
+                                   matrix_name[i], sy_dtype_name(stored.dtype[i]),
+                                   sy_dtype_name(weights));
     return SY_OK;
-no_memory:
-    sy_shard_builder_free(builder);
-    return sy_error_set(err, SY_ENOMEM, "no memory for layer %u expert %u: %llu bytes", layer,
-                        expert, (unsigned long long)sy_shard_form_bytes(form));
 }
 
 sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store,
-                                const sy_model *model, uint32_t layer, uint32_t expert,
-                                sy_error *err)
+                                const sy_model *model, sy_precision precision, uint32_t layer,
+                                uint32_t expert, sy_error *err)
 {
-    sy_shard_form form;
+    sy_shard_builder *b;
 
-    sy_shard_form_of(&form, model, layer, expert);
-    return build(out, store, model, &form, layer, expert, err);
+    *out = NULL;
+    if (!sy_dtype_is_quant(precision.weights) && precision.weights != SY_DTYPE_NONE) {
+        const sy_status st = check_stored(model, precision.weights, layer, expert, err);
+        if (st != SY_OK) return st;
+    }
+    b = calloc(1, sizeof(*b));
+    if (b == NULL) goto no_memory;
+    b->store = store;
+    b->model = model;
+    sy_shard_form_of(&b->stored, model, SY_DTYPE_NONE, layer, expert);
+    sy_shard_form_of(&b->held, model, precision.weights, layer, expert);
+    b->in = &b->held;
+    b->total_bytes = sy_shard_form_bytes(b->in);
+    b->shard = sy_shard_make(&b->held, precision.activations, layer, expert);
+    b->stage = malloc(SY_MAX(panel_rows_bytes(&b->held), panel_rows_bytes(&b->stored)));
+    b->rounded = malloc(panel_rows_bytes(&b->held));
+    b->digest = sy_digest_open();
+    if (b->shard == NULL || b->stage == NULL || b->rounded == NULL || b->digest == NULL)
+        goto no_memory;
+    *out = b;
+    return SY_OK;
+no_memory:
+    sy_shard_builder_free(b);
+    return sy_error_set(err, SY_ENOMEM, "no memory for layer %u expert %u", layer, expert);
 }
 
 void sy_shard_builder_free(sy_shard_builder *builder)
@@ -70,16 +98,19 @@ void sy_shard_builder_free(sy_shard_builder *builder)
     sy_shard_free(builder->shard);
     sy_digest_free(builder->digest);
     free(builder->stage);
+    free(builder->rounded);
     free(builder);
+}
+
+static int is_matrix_of(const sy_shard_form *form, const sy_shard_form *own, unsigned i)
+{
+    return form->dtype[i] == own->dtype[i] && form->rows[i] == own->rows[i] &&
+           form->cols[i] == own->cols[i];
 }
 
 static int is_form_of(const sy_shard_form *form, const sy_shard_form *own)
 {
-    for (unsigned i = 0; i < 3; i++)
-        if (form->dtype[i] != own->dtype[i] || form->rows[i] != own->rows[i] ||
-            form->cols[i] != own->cols[i])
-            return 0;
-    return 1;
+    return is_matrix_of(form, own, 0) && is_matrix_of(form, own, 1) && is_matrix_of(form, own, 2);
 }
 
 static sy_status refuse_form(const sy_shard_form *form, const sy_shard_form *own, uint32_t layer,
@@ -88,14 +119,16 @@ static sy_status refuse_form(const sy_shard_form *form, const sy_shard_form *own
     const sy_shard shard = {.layer = layer, .expert = expert};
     unsigned i = 0;
 
-    while (i < 2 && form->dtype[i] == own->dtype[i] && form->rows[i] == own->rows[i] &&
-           form->cols[i] == own->cols[i])
-        i++;
+    while (i < 2 && is_matrix_of(form, own, i)) i++;
+    const int same_shape = form->rows[i] == own->rows[i] && form->cols[i] == own->cols[i];
+    const int rounded = sy_dtype_is_quant(form->dtype[i]) || sy_dtype_is_quant(own->dtype[i]);
     return sy_shard_refuse(&shard, SY_EINVAL, "SHARD_FORM", err,
-                           "%s is %s [%u,%u], but this model has %s [%u,%u]: the sender serves "
-                           "another checkpoint",
-                           matrix_name[i], sy_dtype_name(form->dtype[i]), form->rows[i],
-                           form->cols[i], sy_dtype_name(own->dtype[i]), own->rows[i], own->cols[i]);
+                           "%s is %s [%u,%u], but this %s has %s [%u,%u]: %s", matrix_name[i],
+                           sy_dtype_name(form->dtype[i]), form->rows[i], form->cols[i],
+                           same_shape && rounded ? "node" : "model", sy_dtype_name(own->dtype[i]),
+                           own->rows[i], own->cols[i],
+                           same_shape && rounded ? "start both nodes with the same --weights"
+                                                 : "the sender serves another checkpoint");
 }
 
 /* wait: as sy_shard_claim has it. */
@@ -103,18 +136,19 @@ static sy_status begin(sy_shard_builder **out, sy_shard_store *store, uint32_t l
                        uint32_t expert, const sy_shard_form *form, int wait, sy_error *err)
 {
     const sy_model *model = sy_shard_store_model(store);
+    const sy_precision precision = sy_shard_store_precision(store);
     sy_shard_form own;
     uint64_t bytes;
     sy_status st;
 
     *out = NULL;
-    sy_shard_form_of(&own, model, layer, expert);
+    sy_shard_form_of(&own, model, precision.weights, layer, expert);
     bytes = sy_shard_packed_bytes(&own);
     if (form != NULL && bytes > 0 && !is_form_of(form, &own))
         return refuse_form(form, &own, layer, expert, err);
     st = sy_shard_claim(store, layer, expert, bytes, wait, err);
     if (st != SY_OK) return st;
-    st = build(out, store, model, &own, layer, expert, err);
+    st = sy_shard_builder_open(out, store, model, precision, layer, expert, err);
     if (st != SY_OK) sy_shard_settle(store, layer, expert, bytes, NULL);
     return st;
 }
@@ -130,20 +164,49 @@ sy_status sy_shard_begin(sy_shard_builder **out, sy_shard_store *store, uint32_t
 /* Rows of the panel that comes next: the last one of a matrix may have fewer. */
 static uint32_t panel_rows(const sy_shard_builder *b)
 {
-    return SY_MIN((uint32_t)SY_PANEL, b->form.rows[b->matrix] - (uint32_t)(b->panel * SY_PANEL));
+    return SY_MIN((uint32_t)SY_PANEL, b->held.rows[b->matrix] - (uint32_t)(b->panel * SY_PANEL));
 }
 
+/* The elements of n rows, those that fill up blocks among them. */
+static uint64_t elements(sy_dtype dtype, uint32_t n, uint32_t k)
+{
+    const uint64_t blocks = ((uint64_t)k + SY_QUANT_BLOCK - 1) / SY_QUANT_BLOCK;
+
+    return n * (sy_dtype_is_quant(dtype) ? blocks * SY_QUANT_BLOCK : k);
+}
+
+static sy_status round_rows(sy_shard_builder *b, const uint8_t *rows, uint32_t n, sy_error *err)
+{
+    const sy_panels *w = sy_shard_matrix(b->shard, b->matrix);
+
+    if (sy_quantize_rows(b->rounded, w->dtype, rows, b->in->dtype[b->matrix], n, w->k) != SY_OK)
+        return sy_shard_refuse(b->shard, SY_EINVAL, "SHARD_ROUNDING", err,
+                               "%s, rows %zu to %zu: its weights are too large for %s: load them "
+                               "as stored (--weights)",
+                               matrix_name[b->matrix], b->panel * SY_PANEL,
+                               b->panel * SY_PANEL + n - 1, sy_dtype_name(w->dtype));
+    sy_digest_add(b->digest, b->rounded, n * row_bytes_of(&b->held, b->matrix));
+    return SY_OK;
+}
+
+/* rows: of one panel, in the form that comes in. */
 static sy_status pack_panel(sy_shard_builder *b, const uint8_t *rows, sy_error *err)
 {
     const sy_panels *w = sy_shard_matrix(b->shard, b->matrix);
+    const sy_dtype dtype = b->in->dtype[b->matrix];
     const uint32_t n = panel_rows(b);
     uint8_t *to = (uint8_t *)(uintptr_t)w->data + b->panel * sy_panels_bytes(w->dtype, 1, w->k);
 
-    if (!sy_dtype_all_finite(rows, w->dtype, (uint64_t)n * w->k))
+    if (!sy_dtype_all_finite(rows, dtype, elements(dtype, n, w->k)))
         return sy_shard_refuse(b->shard, SY_EDATALOSS, "SHARD_CORRUPT", err,
                                "a weight of %s is not a finite number, in rows %zu to %zu",
                                matrix_name[b->matrix], b->panel * SY_PANEL,
                                b->panel * SY_PANEL + n - 1);
+    if (dtype != w->dtype) {
+        const sy_status st = round_rows(b, rows, n, err);
+        if (st != SY_OK) return st;
+        rows = b->rounded;
+    }
     sy_panels_pack(to, rows, w->dtype, n, w->k, 0, 1); /* the panel as a matrix of its own */
     if (++b->panel == sy_panels_count(w->n)) {
         b->panel = 0;
@@ -155,12 +218,13 @@ static sy_status pack_panel(sy_shard_builder *b, const uint8_t *rows, sy_error *
 static sy_status take(sy_shard_builder *b, const uint8_t *data, size_t n, sy_error *err)
 {
     while (n > 0) {
-        const size_t row_bytes = b->form.cols[b->matrix] * sy_dtype_bytes(b->form.dtype[b->matrix]);
-        const size_t need = panel_rows(b) * row_bytes - b->staged_bytes;
+        const size_t need = panel_rows(b) * row_bytes_of(b->in, b->matrix) - b->staged_bytes;
         const size_t used = SY_MIN(n, need);
+        const int as_held = b->in->dtype[b->matrix] == b->held.dtype[b->matrix];
         const uint8_t *rows = data;
         sy_status st;
 
+        if (as_held) sy_digest_add(b->digest, data, used);
         if (used < need || b->staged_bytes > 0) {
             memcpy(b->stage + b->staged_bytes, data, used);
             b->staged_bytes += used;
@@ -178,6 +242,19 @@ static sy_status take(sy_shard_builder *b, const uint8_t *data, size_t n, sy_err
     return SY_OK;
 }
 
+/* The form of all bytes is that of the first. */
+static sy_status choose_form(sy_shard_builder *b, const sy_shard_form *in, sy_error *err)
+{
+    if (in == b->in || is_form_of(in, b->in)) return SY_OK;
+    if (b->added_bytes > 0)
+        return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err,
+                               "it was begun with bytes of %s: begin again",
+                               sy_dtype_name(b->in->dtype[0]));
+    b->in = in;
+    b->total_bytes = sy_shard_form_bytes(in);
+    return SY_OK;
+}
+
 static sy_status add(sy_shard_builder *b, const void *data, size_t n, sy_error *err)
 {
     if (b->failed || b->verified)
@@ -188,7 +265,6 @@ static sy_status add(sy_shard_builder *b, const void *data, size_t n, sy_error *
             b->shard, SY_EINVAL, "SHARD_FORM", err, "%zu bytes more at %llu pass its %llu", n,
             (unsigned long long)b->added_bytes, (unsigned long long)b->total_bytes);
     b->failed = 1; /* should the guard below unwind out of the middle */
-    sy_digest_add(b->digest, data, n);
     const sy_status st = take(b, data, n, err);
     b->failed = st != SY_OK;
     return st;
@@ -196,7 +272,9 @@ static sy_status add(sy_shard_builder *b, const void *data, size_t n, sy_error *
 
 sy_status sy_shard_add(sy_shard_builder *builder, const void *data, size_t n, sy_error *err)
 {
-    return add(builder, data, n, err);
+    const sy_status st = choose_form(builder, &builder->held, err);
+
+    return st == SY_OK ? add(builder, data, n, err) : st;
 }
 
 uint64_t sy_shard_added(const sy_shard_builder *builder)
@@ -228,8 +306,7 @@ static sy_status add_piece(sy_shard_builder *b, size_t n_max, size_t *n, sy_erro
     const sy_shard *shard = b->shard;
     const sy_tensor *t =
         sy_model_tensor(b->model, matrix_role[b->matrix], shard->layer, shard->expert);
-    const size_t row_bytes = b->form.cols[b->matrix] * sy_dtype_bytes(b->form.dtype[b->matrix]);
-    const size_t at = b->panel * SY_PANEL * row_bytes + b->staged_bytes;
+    const size_t at = b->panel * SY_PANEL * row_bytes_of(b->in, b->matrix) + b->staged_bytes;
     piece p = {.builder = b,
                .data = t->data + at,
                .n = (size_t)SY_MIN((uint64_t)n_max, t->bytes - at),
@@ -247,10 +324,13 @@ static sy_status add_piece(sy_shard_builder *b, size_t n_max, size_t *n, sy_erro
 sy_status sy_shard_add_from_checkpoint(sy_shard_builder *builder, size_t n_max, int *done,
                                        sy_error *err)
 {
+    sy_status st = choose_form(builder, &builder->stored, err);
+
     *done = 0;
+    if (st != SY_OK) return st;
     while (n_max > 0 && builder->added_bytes < builder->total_bytes) {
         size_t n;
-        const sy_status st = add_piece(builder, n_max, &n, err);
+        st = add_piece(builder, n_max, &n, err);
         if (st != SY_OK) return st;
         n_max -= n;
     }

@@ -1,12 +1,27 @@
 /* sy_shard_compute.c - the arithmetic of experts over grouped rows. Work is cut into (group, column
- * chunk) tasks that any pool thread may take; a chunk is four panels, so that a lone row still
- * reads four weight streams at once. Rows pass in tiles small enough that gate and up of a tile
- * stay in the second-level cache with the chunk's weights. */
+ * chunk) tasks that any pool thread may take; a chunk is four panels at least, so that a lone row
+ * still reads four weight streams at once, and sixteen where that leaves enough tasks: the product
+ * copies its rows of x once a chunk. Rows pass in tiles small enough that gate and up of a tile
+ * stay in the second-level cache with the chunk's weights.
+ *
+ * With int8 activations the rows of x in use are rounded first, each once, however many experts it
+ * goes to. A chunk is whole blocks, so its part of h is rounded where it is made: h is never in
+ * memory as fp32. */
 #include "sy_shard.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { CHUNK_PANELS = 4, TILE_ROWS = 48 };
+enum {
+    CHUNK_PANELS_MIN = 4,
+    CHUNK_PANELS_MAX = 16,
+    CHUNK_COLS_MAX = CHUNK_PANELS_MAX * SY_PANEL,
+    TILE_ROWS = 48,
+    ROUND_ROWS = 8,
+    TASKS_A_THREAD = 4 /* as few would still end at about the same time */
+};
+
+_Static_assert(CHUNK_PANELS_MIN *SY_PANEL % SY_QUANT_BLOCK == 0, "a chunk is whole blocks");
 
 typedef struct job {
     const sy_shard_group *groups;
@@ -14,58 +29,88 @@ typedef struct job {
     const float *x;
     size_t x_stride;
     const uint32_t *x_row;
-    float *h; /* [R,F]; row i of group rows, counted from `base` */
+    uint32_t rows; /* R: all groups end by then */
+    float *h;      /* [R,F] */
     float *y;
-    size_t ffn, hidden;
-    size_t chunks; /* a group */
-    float *tile;   /* [threads][TILE_ROWS * CHUNK_PANELS * SY_PANEL] */
+    uint32_t ffn, hidden;
+    size_t chunk_panels, chunks; /* of a task; a group */
+    float *tile;                 /* [threads][THREAD_FLOATS] */
     const sy_kernels *kernels;
+    /* With int8 activations. */
+    const uint32_t *used; /* [n_used] rows of x */
+    uint32_t *used_by;    /* [R]: which of those */
+    size_t n_used;
+    sy_qrows x_rounded, h_rounded; /* [n_used,H], [R,F] */
 } job;
 
-static size_t tile_floats(void)
-{
-    return (size_t)TILE_ROWS * CHUNK_PANELS * SY_PANEL;
-}
+/* A thread's: gate's and up's output of a tile, and the tile as int8 with scales and sums. */
+enum {
+    TILE_FLOATS = TILE_ROWS * CHUNK_COLS_MAX,
+    ROUNDED_FLOATS = TILE_FLOATS / 4 + 2 * TILE_FLOATS / SY_QUANT_BLOCK,
+    THREAD_FLOATS = 2 * TILE_FLOATS + ROUNDED_FLOATS
+};
+_Static_assert(ROUNDED_FLOATS % 16 == 0, "every thread's begins at a line");
 
 void sy_shard_scratch_free(sy_shard_scratch *scratch)
 {
     free(scratch->h);
     free(scratch->tile);
+    free(scratch->rounded);
+    free(scratch->index);
     *scratch = (sy_shard_scratch){0};
 }
 
-static sy_status grow(float **data, size_t *capacity, size_t floats)
+/* old, or larger memory in its place, whose content is undefined. NULL: no memory, and old is as it
+ * was. */
+static void *grown(void *old, size_t *capacity, size_t n, size_t item_bytes)
 {
-    float *bigger;
+    void *data;
 
-    if (*capacity >= floats) return SY_OK;
-    bigger = aligned_alloc(64, (floats * sizeof(float) + 63) & ~(size_t)63);
-    if (bigger == NULL) return SY_ENOMEM;
-    free(*data);
-    *data = bigger;
-    *capacity = floats;
-    return SY_OK;
+    if (old != NULL && *capacity >= n) return old;
+    if (n > SIZE_MAX / item_bytes - 64) return NULL;
+    data = aligned_alloc(64, (n * item_bytes + 63) & ~(size_t)63);
+    if (data == NULL) return NULL;
+    free(old);
+    *capacity = n;
+    return data;
 }
 
 /* Columns [begin * SY_PANEL, + cols) as a matrix of their own. */
 static sy_panels panels_view(const sy_panels *w, size_t begin, uint32_t cols)
 {
-    const size_t panel_bytes = (size_t)w->k * SY_PANEL * sy_dtype_bytes(w->dtype);
-    return (sy_panels){(const uint8_t *)w->data + begin * panel_bytes, w->dtype, cols, w->k};
+    return (sy_panels){(const uint8_t *)w->data + begin * sy_panel_bytes(w->dtype, w->k), w->dtype,
+                       cols, w->k};
 }
+
+/* What a task has to do. */
+typedef struct chunk {
+    const sy_shard_group *group;
+    size_t begin, end; /* panels */
+    size_t col;
+    uint32_t cols;
+} chunk;
+
+static chunk chunk_of(const job *j, size_t task, uint32_t n)
+{
+    const size_t begin = task % j->chunks * j->chunk_panels;
+    const size_t end = SY_MIN(begin + j->chunk_panels, sy_panels_count(n));
+    const size_t col = begin * SY_PANEL;
+
+    return (chunk){&j->groups[task / j->chunks], begin, end, col,
+                   (uint32_t)(SY_MIN(end * SY_PANEL, (size_t)n) - col)};
+}
+
+/* ---- fp32 activations ---- */
 
 /* The chunk's columns of h = silu(x Gate) * (x Up), for every row of the group. Gate's output lands
  * in h, up's in a tile. */
 static void gate_up_task(void *arg, size_t task, unsigned thread)
 {
     const job *j = arg;
-    const sy_shard_group *g = &j->groups[task / j->chunks];
-    const size_t begin = task % j->chunks * CHUNK_PANELS;
-    const size_t end = SY_MIN(begin + CHUNK_PANELS, sy_panels_count((uint32_t)j->ffn));
-    const size_t col = begin * SY_PANEL;
-    const size_t cols = SY_MIN(end * SY_PANEL, j->ffn) - col;
-    float *up = j->tile + thread * tile_floats();
-    const sy_panels view = panels_view(&g->shard->up, begin, (uint32_t)cols);
+    const chunk c = chunk_of(j, task, j->ffn);
+    const sy_shard_group *g = c.group;
+    float *up = j->tile + (size_t)thread * THREAD_FLOATS;
+    const sy_panels view = panels_view(&g->shard->up, c.begin, c.cols);
 
     for (uint32_t r = g->begin; r < g->end; r += TILE_ROWS) {
         const size_t rows = SY_MIN((size_t)(g->end - r), (size_t)TILE_ROWS);
@@ -73,27 +118,151 @@ static void gate_up_task(void *arg, size_t task, unsigned thread)
         const float *x = j->x_row == NULL ? j->x + (size_t)r * j->x_stride : j->x;
         float *h = j->h + (size_t)r * j->ffn;
 
-        j->kernels->matmul(h, j->ffn, x, j->x_stride, index, rows, &g->shard->gate, begin, end);
+        j->kernels->matmul(h, j->ffn, x, j->x_stride, index, rows, &g->shard->gate, c.begin, c.end);
         /* matmul writes at absolute columns: a view of just these panels puts column `col` first in
          * the tile. */
-        j->kernels->matmul(up, cols, x, j->x_stride, index, rows, &view, 0, end - begin);
+        j->kernels->matmul(up, c.cols, x, j->x_stride, index, rows, &view, 0, c.end - c.begin);
         for (size_t i = 0; i < rows; i++)
-            j->kernels->swiglu(h + i * j->ffn + col, h + i * j->ffn + col, up + i * cols, cols);
+            j->kernels->swiglu(h + i * j->ffn + c.col, h + i * j->ffn + c.col, up + i * c.cols,
+                               c.cols);
     }
 }
 
 static void down_task(void *arg, size_t task, unsigned thread)
 {
     const job *j = arg;
-    const sy_shard_group *g = &j->groups[task / j->chunks];
-    const size_t begin = task % j->chunks * CHUNK_PANELS;
-    const size_t end = SY_MIN(begin + CHUNK_PANELS, sy_panels_count((uint32_t)j->hidden));
+    const chunk c = chunk_of(j, task, j->hidden);
+    const sy_shard_group *g = c.group;
 
     (void)thread;
     j->kernels->matmul(j->y + (size_t)g->begin * j->hidden, j->hidden,
                        j->h + (size_t)g->begin * j->ffn, j->ffn, NULL, g->end - g->begin,
-                       &g->shard->down, begin, end);
+                       &g->shard->down, c.begin, c.end);
 }
+
+/* ---- int8 activations ---- */
+
+static void round_task(void *arg, size_t task, unsigned thread)
+{
+    const job *j = arg;
+    const size_t end = SY_MIN((task + 1) * ROUND_ROWS, j->n_used);
+
+    (void)thread;
+    for (size_t i = task * ROUND_ROWS; i < end; i++)
+        j->kernels->quantize(&j->x_rounded, i, j->x + (size_t)j->used[i] * j->x_stride, j->x_stride,
+                             1, j->hidden);
+}
+
+/* From row `row` on. */
+static sy_qrows rounded_from(const sy_qrows *q, size_t row)
+{
+    return (sy_qrows){q->q + row * q->stride, q->scale + row * q->blocks, q->sum + row * q->blocks,
+                      q->stride, q->blocks};
+}
+
+/* Puts n rows of some blocks where they belong in `to`: from row `row` and block `block` on. */
+static void place_blocks(const sy_qrows *to, size_t row, size_t block, const sy_qrows *from,
+                         size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const size_t at = (row + i) * to->blocks + block;
+
+        memcpy(to->q + (row + i) * to->stride + block * SY_QUANT_BLOCK, from->q + i * from->stride,
+               from->stride);
+        memcpy(to->scale + at, from->scale + i * from->blocks, from->blocks * sizeof(*to->scale));
+        memcpy(to->sum + at, from->sum + i * from->blocks, from->blocks * sizeof(*to->sum));
+    }
+}
+
+static void rounded_gate_up_task(void *arg, size_t task, unsigned thread)
+{
+    const job *j = arg;
+    const chunk c = chunk_of(j, task, j->ffn);
+    const sy_shard_group *g = c.group;
+    float *gate_out = j->tile + (size_t)thread * THREAD_FLOATS, *up_out = gate_out + TILE_FLOATS;
+    const sy_panels gate = panels_view(&g->shard->gate, c.begin, c.cols);
+    const sy_panels up = panels_view(&g->shard->up, c.begin, c.cols);
+
+    for (uint32_t r = g->begin; r < g->end; r += TILE_ROWS) {
+        const size_t rows = SY_MIN((size_t)(g->end - r), (size_t)TILE_ROWS);
+        sy_qrows h;
+
+        j->kernels->matmul_q8(gate_out, c.cols, &j->x_rounded, j->used_by + r, rows, &gate, 0,
+                              c.end - c.begin);
+        j->kernels->matmul_q8(up_out, c.cols, &j->x_rounded, j->used_by + r, rows, &up, 0,
+                              c.end - c.begin);
+        j->kernels->swiglu(gate_out, gate_out, up_out, rows * c.cols);
+        sy_qrows_at(&h, up_out + TILE_FLOATS, rows, c.cols);
+        j->kernels->quantize(&h, 0, gate_out, c.cols, rows, c.cols);
+        place_blocks(&j->h_rounded, r, c.col / SY_QUANT_BLOCK, &h, rows);
+    }
+}
+
+static void rounded_down_task(void *arg, size_t task, unsigned thread)
+{
+    const job *j = arg;
+    const chunk c = chunk_of(j, task, j->hidden);
+    const sy_shard_group *g = c.group;
+    const sy_qrows h = rounded_from(&j->h_rounded, g->begin);
+
+    (void)thread;
+    j->kernels->matmul_q8(j->y + (size_t)g->begin * j->hidden, j->hidden, &h, NULL,
+                          g->end - g->begin, &g->shard->down, c.begin, c.end);
+}
+
+static size_t x_row_of(const job *j, uint32_t r)
+{
+    return j->x_row == NULL ? r : j->x_row[r];
+}
+
+/* Which rows of x the groups use, in the order of first use. */
+static sy_status list_used(job *j, sy_shard_scratch *scratch)
+{
+    size_t n_x = 0;
+    uint32_t *index, *used, *place;
+
+    for (size_t g = 0; g < j->n_groups; g++)
+        for (uint32_t r = j->groups[g].begin; r < j->groups[g].end; r++)
+            n_x = SY_MAX(n_x, x_row_of(j, r) + 1);
+    index = grown(scratch->index, &scratch->n_index, 2 * (size_t)j->rows + n_x, sizeof(*index));
+    if (index == NULL) return SY_ENOMEM;
+    scratch->index = index;
+    j->used_by = index;
+    j->used = used = index + j->rows;
+    place = used + j->rows;
+    memset(place, 0xff, n_x * sizeof(*place));
+    for (size_t g = 0; g < j->n_groups; g++) {
+        for (uint32_t r = j->groups[g].begin; r < j->groups[g].end; r++) {
+            const size_t row = x_row_of(j, r);
+            if (place[row] == UINT32_MAX) {
+                used[j->n_used] = (uint32_t)row;
+                place[row] = (uint32_t)j->n_used++;
+            }
+            j->used_by[r] = place[row];
+        }
+    }
+    return SY_OK;
+}
+
+static sy_status make_rounded(job *j, sy_shard_scratch *scratch)
+{
+    const sy_status st = list_used(j, scratch);
+    const size_t x_bytes = (sy_qrows_bytes(j->n_used, j->hidden) + 63) & ~(size_t)63;
+    const size_t h_bytes = sy_qrows_bytes(j->rows, j->ffn);
+    uint8_t *memory;
+
+    if (st != SY_OK || j->n_used == 0) return st;
+    if (x_bytes == 0 || h_bytes == 0 || h_bytes > SIZE_MAX - x_bytes) return SY_ENOMEM;
+    memory = grown(scratch->rounded, &scratch->rounded_bytes, x_bytes + h_bytes, 1);
+    if (memory == NULL) return SY_ENOMEM;
+    scratch->rounded = memory;
+    sy_qrows_at(&j->x_rounded, memory, j->n_used, j->hidden);
+    sy_qrows_at(&j->h_rounded, memory + x_bytes, j->rows, j->ffn);
+    scratch->h_rounded = j->h_rounded;
+    return SY_OK;
+}
+
+/* ---- all of it ---- */
 
 /* All groups together are less work than waking the pool. */
 static int is_small(const sy_shard_group *groups, size_t n_groups)
@@ -105,50 +274,56 @@ static int is_small(const sy_shard_group *groups, size_t n_groups)
     return n_groups <= 4 && sy_kernels_is_small(rows * n_groups, w->n, w->k, w->dtype);
 }
 
+/* Of n columns: large ones if they keep the threads busy. */
+static void cut_chunks(job *j, uint32_t n, unsigned threads)
+{
+    const size_t panels = sy_panels_count(n), n_wanted = (size_t)TASKS_A_THREAD * threads;
+    const int is_enough = j->n_groups * (panels / CHUNK_PANELS_MAX) >= n_wanted;
+
+    j->chunk_panels = is_enough ? CHUNK_PANELS_MAX : CHUNK_PANELS_MIN;
+    j->chunks = (panels + j->chunk_panels - 1) / j->chunk_panels;
+}
+
+static sy_status make_scratch(job *j, sy_shard_scratch *scratch, unsigned threads, int rounded)
+{
+    void *tile =
+        grown(scratch->tile, &scratch->tile_floats, (size_t)threads * THREAD_FLOATS, sizeof(float));
+    void *h;
+
+    if (tile == NULL) return SY_ENOMEM;
+    j->tile = scratch->tile = tile;
+    if (rounded) return make_rounded(j, scratch);
+    h = grown(scratch->h, &scratch->capacity_floats, (size_t)j->rows * j->ffn, sizeof(float));
+    if (h == NULL) return SY_ENOMEM;
+    j->h = scratch->h = h;
+    return SY_OK;
+}
+
 sy_status sy_shard_compute(float *y, const float *x, size_t x_stride, const uint32_t *x_row,
                            const sy_shard_group *groups, size_t n_groups, sy_shard_scratch *scratch,
                            sy_pool *pool, const sy_kernels *kernels)
 {
-    const unsigned threads = pool == NULL ? 1 : sy_pool_threads(pool);
-    uint32_t rows = 0;
-    job j;
-    sy_status st = SY_OK;
+    job j = {.groups = groups,
+             .n_groups = n_groups,
+             .x = x,
+             .x_stride = x_stride,
+             .x_row = x_row,
+             .y = y,
+             .kernels = kernels};
+    sy_status st;
 
-    if (n_groups == 0) return SY_OK;
-    j = (job){.groups = groups,
-              .n_groups = n_groups,
-              .x = x,
-              .x_stride = x_stride,
-              .x_row = x_row,
-              .y = y,
-              .ffn = groups[0].shard->gate.n,
-              .hidden = groups[0].shard->down.n,
-              .kernels = kernels};
-    for (size_t i = 0; i < n_groups; i++) rows = SY_MAX(rows, groups[i].end);
-    SY_TRY(grow(&scratch->h, &scratch->capacity_floats, (size_t)rows * j.ffn));
-    SY_TRY(grow(&scratch->tile, &scratch->tile_floats, threads * tile_floats()));
-    j.h = scratch->h;
-    j.tile = scratch->tile;
+    for (size_t i = 0; i < n_groups; i++) j.rows = SY_MAX(j.rows, groups[i].end);
+    if (j.rows == 0) return SY_OK;
+    const int rounded = groups[0].shard->activations == SY_ACT_Q8;
+    j.ffn = groups[0].shard->gate.n;
+    j.hidden = groups[0].shard->down.n;
+    st = make_scratch(&j, scratch, sy_pool_threads(pool), rounded);
+    if (st != SY_OK) return st;
     if (is_small(groups, n_groups)) pool = NULL;
-    j.chunks = (sy_panels_count((uint32_t)j.ffn) + CHUNK_PANELS - 1) / CHUNK_PANELS;
-    sy_pool_run(pool, n_groups * j.chunks, gate_up_task, &j);
-    j.chunks = (sy_panels_count((uint32_t)j.hidden) + CHUNK_PANELS - 1) / CHUNK_PANELS;
-    sy_pool_run(pool, n_groups * j.chunks, down_task, &j);
-out:
-    return st;
-}
-
-void sy_shard_combine(float *y, const sy_plan *plan, const float *const *row, size_t hidden,
-                      const uint8_t *skip, const sy_kernels *kernels)
-{
-    for (uint32_t t = 0; t < plan->n_tokens; t++) {
-        float *out = y + (size_t)t * hidden;
-        if (skip != NULL && skip[t]) continue;
-        for (size_t i = 0; i < hidden; i++) out[i] = 0.0f;
-        for (uint32_t k = 0; k < plan->top_k; k++) {
-            const uint32_t r = plan->token_row[(size_t)t * plan->top_k + k];
-            if (r == UINT32_MAX) break; /* empty slots stand at the end */
-            kernels->axpy(out, row[r], plan->row_weight[r], hidden);
-        }
-    }
+    if (rounded) sy_pool_run(pool, (j.n_used + ROUND_ROWS - 1) / ROUND_ROWS, round_task, &j);
+    cut_chunks(&j, j.ffn, sy_pool_threads(pool));
+    sy_pool_run(pool, n_groups * j.chunks, rounded ? rounded_gate_up_task : gate_up_task, &j);
+    cut_chunks(&j, j.hidden, sy_pool_threads(pool));
+    sy_pool_run(pool, n_groups * j.chunks, rounded ? rounded_down_task : down_task, &j);
+    return SY_OK;
 }

@@ -1,11 +1,12 @@
-/* sy_shard_export.c - a shard's form, and its stored bytes out of the packed ones. */
+/* sy_shard_export.c - a shard's form, and its rows out of the packed ones, byte by byte. */
 #include "sy_shard.h"
 
 #include <string.h>
 
 #include "sy_shard_internal.h"
 
-void sy_shard_form_of(sy_shard_form *out, const sy_model *model, uint32_t layer, uint32_t expert)
+void sy_shard_form_of(sy_shard_form *out, const sy_model *model, sy_dtype weights, uint32_t layer,
+                      uint32_t expert)
 {
     static const sy_role role[3] = {SY_ROLE_EXPERT_GATE, SY_ROLE_EXPERT_UP, SY_ROLE_EXPERT_DOWN};
 
@@ -13,7 +14,7 @@ void sy_shard_form_of(sy_shard_form *out, const sy_model *model, uint32_t layer,
     for (unsigned i = 0; i < 3; i++) {
         const sy_tensor *t = sy_model_tensor(model, role[i], layer, expert);
         if (t == NULL) return;
-        out->dtype[i] = t->dtype;
+        out->dtype[i] = weights == SY_DTYPE_NONE ? t->dtype : weights;
         out->rows[i] = (uint32_t)t->shape[0];
         out->cols[i] = (uint32_t)t->shape[1];
     }
@@ -25,8 +26,8 @@ uint64_t sy_shard_form_bytes(const sy_shard_form *form)
 
     for (unsigned i = 0; i < 3; i++) {
         uint64_t bytes;
-        if (__builtin_mul_overflow((uint64_t)form->rows[i] * form->cols[i],
-                                   (uint64_t)sy_dtype_bytes(form->dtype[i]), &bytes) ||
+        if (__builtin_mul_overflow((uint64_t)sy_dtype_row_bytes(form->dtype[i], form->cols[i]),
+                                   (uint64_t)form->rows[i], &bytes) ||
             __builtin_add_overflow(total, bytes, &total))
             return 0;
     }
@@ -48,38 +49,69 @@ void sy_shard_form_in_memory(sy_shard_form *out, const sy_shard *shard)
     }
 }
 
-/* Elements [begin, end) of one row. A panel's lines lie one after another, so some of them are a
- * panel of a narrower matrix. */
+/* ---- parts of rows, in items that cannot be cut further: elements, or blocks ---- */
+
+static size_t item_bytes_of(const sy_panels *w)
+{
+    return sy_dtype_is_quant(w->dtype) ? sy_dtype_row_bytes(w->dtype, 1) : sy_dtype_bytes(w->dtype);
+}
+
+/* One block of one row: a panel of 32 columns, put together from the block's quants and, behind all
+ * quants of the panel, its scales. */
+static void unpack_block(uint8_t *dst, const sy_panels *w, uint32_t row, uint32_t block)
+{
+    enum { QUANT_BYTES_MAX = SY_PANEL * SY_QUANT_BLOCK, SCALE_BYTES = SY_PANEL * 2 };
+    _Alignas(64) uint8_t one[QUANT_BYTES_MAX + 64];
+    const size_t quant_bytes = QUANT_BYTES_MAX / (w->dtype == SY_Q4 ? 2 : 1);
+    const size_t blocks = (w->k + SY_QUANT_BLOCK - 1) / SY_QUANT_BLOCK;
+    const uint8_t *panel =
+        (const uint8_t *)w->data + row / SY_PANEL * sy_panel_bytes(w->dtype, w->k);
+    const sy_panels view = {one, w->dtype, SY_PANEL, SY_QUANT_BLOCK};
+
+    memcpy(one, panel + block * quant_bytes, quant_bytes);
+    memcpy(one + quant_bytes, panel + blocks * quant_bytes + (size_t)block * SCALE_BYTES,
+           SCALE_BYTES);
+    sy_panels_unpack(dst, &view, row % SY_PANEL, row % SY_PANEL + 1);
+}
+
+/* Items [begin, end) of one row. Where they are elements, a panel's lines lie one after another, so
+ * some of them are a panel of a narrower matrix. */
 static void unpack_row_part(uint8_t *dst, const sy_panels *w, uint32_t row, uint32_t begin,
                             uint32_t end)
 {
+    const size_t item_bytes = item_bytes_of(w);
+
+    if (sy_dtype_is_quant(w->dtype)) {
+        for (uint32_t block = begin; block < end; block++)
+            unpack_block(dst + (block - begin) * item_bytes, w, row, block);
+        return;
+    }
     const size_t line = row / SY_PANEL * (size_t)w->k + begin;
-    const size_t line_bytes = SY_PANEL * sy_dtype_bytes(w->dtype);
-    const sy_panels lines = {(const uint8_t *)w->data + line * line_bytes, w->dtype, SY_PANEL,
-                             end - begin};
+    const sy_panels lines = {(const uint8_t *)w->data + line * SY_PANEL * item_bytes, w->dtype,
+                             SY_PANEL, end - begin};
 
     sy_panels_unpack(dst, &lines, row % SY_PANEL, row % SY_PANEL + 1);
 }
 
 /* The next bytes of one matrix from byte `at` on, as many as one step gives, 1 to n: rows, the part
- * of a row, or the part of an element. */
+ * of a row, or the part of an item. */
 static size_t export_step(uint8_t *dst, const sy_panels *w, uint64_t at, size_t n)
 {
-    const size_t item_bytes = sy_dtype_bytes(w->dtype);
-    const size_t row_bytes = w->k * item_bytes;
+    const size_t item_bytes = item_bytes_of(w);
+    const size_t row_bytes = sy_dtype_row_bytes(w->dtype, w->k);
     const uint32_t row = (uint32_t)(at / row_bytes);
     const uint32_t item = (uint32_t)(at % row_bytes / item_bytes);
     const size_t cut = at % item_bytes;
-    uint8_t element[4];
+    uint8_t whole[2 + SY_QUANT_BLOCK]; /* the largest item is a Q8 block */
 
     if (cut > 0 || n < item_bytes) {
         const size_t part = SY_MIN(n, item_bytes - cut);
-        unpack_row_part(element, w, row, item, item + 1);
-        memcpy(dst, element + cut, part);
+        unpack_row_part(whole, w, row, item, item + 1);
+        memcpy(dst, whole + cut, part);
         return part;
     }
     if (item > 0 || n < row_bytes) {
-        const uint32_t items = (uint32_t)SY_MIN((size_t)(w->k - item), n / item_bytes);
+        const uint32_t items = (uint32_t)SY_MIN(row_bytes / item_bytes - item, n / item_bytes);
         unpack_row_part(dst, w, row, item, item + items);
         return items * item_bytes;
     }
@@ -94,7 +126,7 @@ size_t sy_shard_export(const sy_shard *shard, uint64_t offset, void *dst, size_t
 
     for (unsigned i = 0; i < 3; i++) {
         const sy_panels *w = sy_shard_matrix(shard, i);
-        const uint64_t bytes = (uint64_t)w->n * w->k * sy_dtype_bytes(w->dtype);
+        const uint64_t bytes = (uint64_t)w->n * sy_dtype_row_bytes(w->dtype, w->k);
 
         while (offset < bytes && done < n) {
             const size_t step = export_step((uint8_t *)dst + done, w, offset,

@@ -15,10 +15,12 @@ SY_MUST_USE sy_status sy_shard_claim(sy_shard_store *store, uint32_t layer, uint
 void sy_shard_settle(sy_shard_store *store, uint32_t layer, uint32_t expert, uint64_t bytes,
                      sy_shard *shard);
 const sy_model *sy_shard_store_model(const sy_shard_store *store);
+sy_precision sy_shard_store_precision(const sy_shard_store *store);
 
 /* A shard of this form in one allocation, its weights undefined; with one reference. NULL: no
  * memory. */
-sy_shard *sy_shard_make(const sy_shard_form *form, uint32_t layer, uint32_t expert);
+sy_shard *sy_shard_make(const sy_shard_form *form, sy_activations activations, uint32_t layer,
+                        uint32_t expert);
 void sy_shard_free(sy_shard *shard); /* accepts NULL */
 /* What sy_shard_make takes for the weights; 0: no such form. */
 uint64_t sy_shard_packed_bytes(const sy_shard_form *form);
@@ -27,21 +29,27 @@ const sy_panels *sy_shard_matrix(const sy_shard *shard, unsigned i); /* gate, up
 struct sy_shard_builder {
     sy_shard_store *store; /* NULL: the shard is only identified, never published */
     const sy_model *model;
-    sy_shard *shard; /* owned */
-    sy_shard_form form;
-    uint64_t total_bytes, added_bytes;
+    sy_shard *shard;                   /* owned */
+    sy_shard_form held, stored;        /* as it lies in memory; as the checkpoint has it */
+    const sy_shard_form *in;           /* which of them the bytes have that come in */
+    uint64_t total_bytes, added_bytes; /* of it */
     unsigned matrix; /* where the next byte goes: matrix, panel, byte of that panel's rows */
     size_t panel, staged_bytes;
-    uint8_t *stage;          /* the rows of one panel as stored */
-    sy_digest_state *digest; /* of the bytes as they were added */
+    uint8_t *stage;          /* the rows of one panel, of either form */
+    uint8_t *rounded;        /* the rows of one panel, as held */
+    sy_digest_state *digest; /* of the bytes as held */
     int failed;              /* an add ended in the middle */
     int verified;
 };
-/* The builder behind sy_shard_begin: store may be NULL. Does not claim; form is the model's. */
+/* The builder behind sy_shard_begin: store may be NULL. Does not claim; the model has the shard. */
 SY_MUST_USE sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store,
-                                            const sy_model *model, uint32_t layer, uint32_t expert,
-                                            sy_error *err);
+                                            const sy_model *model, sy_precision precision,
+                                            uint32_t layer, uint32_t expert, sy_error *err);
 void sy_shard_builder_free(sy_shard_builder *builder); /* the claim stays */
+/* The output of the shard for the row that every build knows, as a hash. SY_EDATALOSS: it is not
+ * the reference kernels' (SHARD_PROBE); SY_ENOMEM. */
+SY_MUST_USE sy_status sy_shard_probe(uint64_t *out, const sy_shard *shard,
+                                     const sy_kernels *kernels, sy_error *err);
 /* An error about this shard, with its reason and place. */
 sy_status sy_shard_refuse(const sy_shard *shard, sy_status status, const char *reason,
                           sy_error *err, const char *fmt, ...) SY_PRINTF(5, 6);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "sy_pages.h"
 #include "sy_shard_internal.h"
 
 typedef struct slot {
@@ -20,6 +21,7 @@ typedef struct held {
 
 struct sy_shard_store {
     const sy_model *model;
+    sy_precision precision;
     uint32_t layers, experts;
     uint64_t memory_max, bytes; /* bytes: of what is in memory, still held, or claimed */
     uint32_t count;
@@ -28,7 +30,7 @@ struct sy_shard_store {
     slot *table;
 };
 
-sy_status sy_shard_store_open(sy_shard_store **out, const sy_model *model,
+sy_status sy_shard_store_open(sy_shard_store **out, const sy_model *model, sy_precision precision,
                               uint64_t memory_bytes_max, sy_error *err)
 {
     const sy_model_desc *desc = sy_model_describe(model);
@@ -42,6 +44,7 @@ sy_status sy_shard_store_open(sy_shard_store **out, const sy_model *model,
         return sy_error_set(err, SY_ENOMEM, "no memory for the shard table");
     }
     store->model = model;
+    store->precision = precision;
     store->layers = desc->n_layers;
     store->experts = desc->n_experts;
     store->memory_max = memory_bytes_max;
@@ -67,6 +70,11 @@ void sy_shard_store_close(sy_shard_store *store)
 const sy_model *sy_shard_store_model(const sy_shard_store *store)
 {
     return store->model;
+}
+
+sy_precision sy_shard_store_precision(const sy_shard_store *store)
+{
+    return store->precision;
 }
 
 /* ---- one shard's memory ---- */
@@ -95,13 +103,14 @@ uint64_t sy_shard_packed_bytes(const sy_shard_form *form)
     return lay_out(at, form) ? at[3] : 0;
 }
 
-sy_shard *sy_shard_make(const sy_shard_form *form, uint32_t layer, uint32_t expert)
+sy_shard *sy_shard_make(const sy_shard_form *form, sy_activations activations, uint32_t layer,
+                        uint32_t expert)
 {
     held *made = calloc(1, sizeof(*made));
     uint8_t *data = NULL;
     size_t at[4];
 
-    if (made != NULL && lay_out(at, form)) data = aligned_alloc(64, at[3]);
+    if (made != NULL && lay_out(at, form)) data = sy_pages_alloc(at[3]);
     if (data == NULL) {
         free(made);
         return NULL;
@@ -109,6 +118,7 @@ sy_shard *sy_shard_make(const sy_shard_form *form, uint32_t layer, uint32_t expe
     made->shard = (sy_shard){
         .layer = layer,
         .expert = expert,
+        .activations = activations,
         .gate = {data + at[0], form->dtype[0], form->rows[0], form->cols[0]},
         .up = {data + at[1], form->dtype[1], form->rows[1], form->cols[1]},
         .down = {data + at[2], form->dtype[2], form->rows[2], form->cols[2]},
@@ -121,7 +131,7 @@ sy_shard *sy_shard_make(const sy_shard_form *form, uint32_t layer, uint32_t expe
 void sy_shard_free(sy_shard *shard)
 {
     if (shard == NULL) return;
-    free((void *)(uintptr_t)shard->gate.data); /* one allocation: gate, up, down */
+    sy_pages_free((void *)(uintptr_t)shard->gate.data, shard->bytes); /* gate, up, down in one */
     free((held *)shard);
 }
 

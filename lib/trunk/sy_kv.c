@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+
+#include "sy_pages.h"
 
 uint64_t sy_kv_page_bytes(const sy_model_desc *desc)
 {
@@ -25,10 +26,9 @@ sy_status sy_kv_open(sy_kv **out, const sy_model_desc *desc, uint32_t n_pages, s
         return sy_error_set(err, bytes == 0 ? SY_EINVAL : SY_ENOMEM,
                             "a KV cache of %u pages cannot be made", n_pages);
     }
-    /* Mapped, not allocated: pages of the cache that no sequence reaches never become resident. */
-    kv->data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (kv->data == MAP_FAILED) {
+    /* Touched by nobody yet: pages of the cache that no sequence reaches never become resident. */
+    kv->data = bytes <= SIZE_MAX ? sy_pages_alloc(bytes) : NULL;
+    if (kv->data == NULL) {
         free(kv->free_page);
         free(kv);
         return sy_error_set(err, SY_ENOMEM, "no memory for %llu bytes of KV cache",
@@ -48,7 +48,7 @@ sy_status sy_kv_open(sy_kv **out, const sy_model_desc *desc, uint32_t n_pages, s
 void sy_kv_close(sy_kv *kv)
 {
     if (kv == NULL) return;
-    munmap(kv->data, kv->bytes);
+    sy_pages_free(kv->data, kv->bytes);
     free(kv->free_page);
     free(kv);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "sy_file.h"
+#include "sy_pages.h"
 
 /* ---- loading ---- */
 
@@ -16,10 +17,13 @@ typedef struct load {
     sy_pool *pool;
 } load;
 
+/* Some panels of a matrix are packed by one task, whose pages of the file are let go of at once. */
 typedef struct pack_job {
     const sy_tensor *tensor;
-    void *dst;
-    sy_status status; /* of the guarded run */
+    sy_panels w;
+    uint8_t *rounded; /* [threads] times the rows of one panel, where w is not as stored; or NULL */
+    size_t rounded_bytes; /* of one thread */
+    sy_status status;     /* of the guarded runs */
 } pack_job;
 
 enum { PACK_CHUNK = 16 }; /* panels a task */
@@ -27,31 +31,60 @@ enum { PACK_CHUNK = 16 }; /* panels a task */
 typedef struct pack_piece {
     const pack_job *job;
     size_t begin, end;
+    uint8_t *rounded; /* of this thread */
 } pack_piece;
+
+static sy_status round_and_pack(const pack_piece *p)
+{
+    const sy_panels *w = &p->job->w;
+    const sy_tensor *t = p->job->tensor;
+    const size_t row_bytes = sy_dtype_row_bytes(t->dtype, w->k);
+    const size_t panel_bytes = sy_panel_bytes(w->dtype, w->k);
+
+    for (size_t panel = p->begin; panel < p->end; panel++) {
+        const size_t row = panel * SY_PANEL, n = SY_MIN((size_t)SY_PANEL, w->n - row);
+        const sy_status st =
+            sy_quantize_rows(p->rounded, w->dtype, t->data + row * row_bytes, t->dtype, n, w->k);
+        if (st != SY_OK) return st;
+        sy_panels_pack((uint8_t *)(uintptr_t)w->data + panel * panel_bytes, p->rounded, w->dtype,
+                       (uint32_t)n, w->k, 0, 1); /* the panel as a matrix of its own */
+    }
+    return SY_OK;
+}
 
 static sy_status pack_guarded(void *arg)
 {
     const pack_piece *p = arg;
+    const sy_panels *w = &p->job->w;
     const sy_tensor *t = p->job->tensor;
-    const uint32_t n = (uint32_t)t->shape[0], k = (uint32_t)t->shape[1];
-    const size_t row_bytes = k * sy_dtype_bytes(t->dtype);
-    const size_t first = p->begin * SY_PANEL, last = SY_MIN(p->end * SY_PANEL, (size_t)n);
+    const size_t row_bytes = sy_dtype_row_bytes(t->dtype, w->k);
+    const size_t first = p->begin * SY_PANEL, last = SY_MIN(p->end * SY_PANEL, (size_t)w->n);
+    sy_status st = SY_OK;
 
-    if (!sy_dtype_all_finite(t->data + first * row_bytes, t->dtype, (last - first) * k))
+    if (!sy_dtype_all_finite(t->data + first * row_bytes, t->dtype, (last - first) * w->k))
         return SY_EDATALOSS;
-    sy_panels_pack(p->job->dst, t->data, t->dtype, n, k, p->begin, p->end);
-    return SY_OK;
+    if (w->dtype != t->dtype)
+        st = round_and_pack(p);
+    else
+        sy_panels_pack((void *)(uintptr_t)w->data, t->data, t->dtype, w->n, w->k, p->begin, p->end);
+    sy_tensor_release_part(t, first * row_bytes, last * row_bytes);
+    return st;
 }
 
 static void pack_task(void *arg, size_t i, unsigned thread)
 {
     pack_job *job = arg;
-    const size_t count = sy_panels_count((uint32_t)job->tensor->shape[0]);
-    pack_piece piece = {job, i * PACK_CHUNK, SY_MIN((i + 1) * PACK_CHUNK, count)};
+    const size_t count = sy_panels_count(job->w.n);
+    uint8_t *rounded = job->rounded == NULL ? NULL : job->rounded + thread * job->rounded_bytes;
+    pack_piece piece = {job, i * PACK_CHUNK, SY_MIN((i + 1) * PACK_CHUNK, count), rounded};
     sy_status st = sy_map_guard(pack_guarded, &piece, NULL);
 
-    (void)thread;
     if (st != SY_OK) __atomic_store_n(&job->status, st, __ATOMIC_RELAXED);
+}
+
+static sy_status no_memory(const sy_tensor *tensor, sy_error *err)
+{
+    return sy_error_set(err, SY_ENOMEM, "no memory for %s", tensor->name);
 }
 
 static sy_status corrupt(const sy_tensor *tensor, sy_error *err)
@@ -61,12 +94,21 @@ static sy_status corrupt(const sy_tensor *tensor, sy_error *err)
                         tensor->name);
 }
 
+static sy_status packed(const pack_job *job, sy_error *err)
+{
+    if (job->status == SY_OK) return SY_OK;
+    if (job->status != SY_EINVAL) return corrupt(job->tensor, err);
+    return sy_error_set(err, SY_EINVAL,
+                        "%s: its weights are too large for %s: load them as stored (--weights)",
+                        job->tensor->name, sy_dtype_name(job->w.dtype));
+}
+
 static void *take(sy_trunk *trunk, size_t bytes)
 {
-    void *data = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    void *data = bytes == 0 ? NULL : sy_pages_alloc(bytes);
 
     if (data == NULL) return NULL;
-    trunk->owned[trunk->n_owned++] = data;
+    trunk->owned[trunk->n_owned++] = (trunk_memory){data, bytes};
     trunk->bytes += bytes;
     return data;
 }
@@ -75,14 +117,28 @@ static sy_status load_panels(load *l, sy_panels *out, sy_role role, uint32_t lay
 {
     const sy_tensor *t = sy_model_tensor(l->model, role, layer, 0);
     const uint32_t n = (uint32_t)t->shape[0], k = (uint32_t)t->shape[1];
-    pack_job job = {.tensor = t, .status = SY_OK};
+    const sy_dtype weights = l->trunk->precision.weights;
+    const sy_dtype dtype = weights == SY_DTYPE_NONE ? t->dtype : weights;
+    pack_job job = {.tensor = t, .w = {NULL, dtype, n, k}, .status = SY_OK};
+    sy_status st;
 
-    job.dst = take(l->trunk, sy_panels_bytes(t->dtype, n, k));
-    if (job.dst == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for %s", t->name);
-    *out = (sy_panels){job.dst, t->dtype, n, k};
+    if (dtype != t->dtype && !sy_dtype_is_quant(dtype))
+        return sy_error_set(err, SY_EINVAL,
+                            "%s is stored as %s, not as %s: use --weights as-stored, q8 or q4",
+                            t->name, sy_dtype_name(t->dtype), sy_dtype_name(dtype));
+    job.w.data = take(l->trunk, sy_panels_bytes(dtype, n, k));
+    if (job.w.data == NULL) return no_memory(t, err);
+    if (dtype != t->dtype) {
+        job.rounded_bytes = (SY_PANEL * sy_dtype_row_bytes(dtype, k) + 63) & ~(size_t)63;
+        job.rounded = malloc(sy_pool_threads(l->pool) * job.rounded_bytes);
+        if (job.rounded == NULL) return no_memory(t, err);
+    }
+    *out = job.w;
     sy_pool_run(l->pool, (sy_panels_count(n) + PACK_CHUNK - 1) / PACK_CHUNK, pack_task, &job);
     sy_tensor_release(t);
-    return job.status == SY_OK ? SY_OK : corrupt(t, err);
+    st = packed(&job, err);
+    free(job.rounded);
+    return st;
 }
 
 typedef struct vector_job {
@@ -108,7 +164,7 @@ static sy_status load_vector(load *l, float **out, sy_role role, uint32_t layer,
     *out = NULL;
     if (job.tensor == NULL) return SY_OK;
     job.dst = take(l->trunk, job.tensor->n_elements * sizeof(float));
-    if (job.dst == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for %s", job.tensor->name);
+    if (job.dst == NULL) return no_memory(job.tensor, err);
     *out = job.dst;
     return sy_map_guard(widen_guarded, &job, NULL) == SY_OK ? SY_OK : corrupt(job.tensor, err);
 }
@@ -130,13 +186,20 @@ out:
     return st;
 }
 
+/* In pieces whose pages are let go of, so that it is never in memory twice. */
 static sy_status copy_guarded(void *arg)
 {
+    enum { PIECE_BYTES = 1 << 20 };
     const sy_trunk *trunk = arg;
+    const sy_tensor *t = trunk->embed;
 
-    if (!sy_dtype_all_finite(trunk->embed->data, trunk->embed->dtype, trunk->embed->n_elements))
-        return SY_EDATALOSS;
-    memcpy(trunk->embed_copy, trunk->embed->data, trunk->embed->bytes);
+    for (uint64_t at = 0; at < t->bytes; at += PIECE_BYTES) {
+        const uint64_t n = SY_MIN((uint64_t)PIECE_BYTES, t->bytes - at);
+        if (!sy_dtype_all_finite(t->data + at, t->dtype, n / sy_dtype_bytes(t->dtype)))
+            return SY_EDATALOSS;
+        memcpy(trunk->embed_copy + at, t->data + at, n);
+        sy_tensor_release_part(t, at, at + n);
+    }
     return SY_OK;
 }
 
@@ -149,8 +212,7 @@ static sy_status load_ends(load *l, sy_error *err)
 
     trunk->embed = sy_model_tensor(l->model, SY_ROLE_EMBED, 0, 0);
     trunk->embed_copy = take(trunk, trunk->embed->bytes);
-    if (trunk->embed_copy == NULL)
-        return sy_error_set(err, SY_ENOMEM, "no memory for the embedding");
+    if (trunk->embed_copy == NULL) return no_memory(trunk->embed, err);
     if (sy_map_guard(copy_guarded, trunk, NULL) != SY_OK) return corrupt(trunk->embed, err);
     sy_tensor_release(trunk->embed);
     SY_TRY(load_vector(l, &trunk->final_norm, SY_ROLE_FINAL_NORM, 0, err));
@@ -161,7 +223,7 @@ out:
 }
 
 sy_status sy_trunk_open(sy_trunk **out, const sy_model *model, const sy_kernels *kernels,
-                        sy_pool *pool, sy_error *err)
+                        sy_precision precision, sy_pool *pool, sy_error *err)
 {
     const sy_model_desc *desc = sy_model_describe(model);
     sy_trunk *trunk = calloc(1, sizeof(*trunk));
@@ -172,6 +234,7 @@ sy_status sy_trunk_open(sy_trunk **out, const sy_model *model, const sy_kernels 
     if (trunk == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for the trunk");
     trunk->desc = *desc;
     trunk->kernels = kernels;
+    trunk->precision = precision;
     trunk->layer = calloc(desc->n_layers, sizeof(*trunk->layer));
     trunk->owned = calloc((size_t)desc->n_layers * 8 + 4, sizeof(*trunk->owned));
     if (trunk->layer == NULL || trunk->owned == NULL) {
@@ -190,7 +253,8 @@ out:
 void sy_trunk_close(sy_trunk *trunk)
 {
     if (trunk == NULL) return;
-    for (size_t i = 0; trunk->owned != NULL && i < trunk->n_owned; i++) free(trunk->owned[i]);
+    for (size_t i = 0; trunk->owned != NULL && i < trunk->n_owned; i++)
+        sy_pages_free(trunk->owned[i].data, trunk->owned[i].bytes);
     free(trunk->owned);
     free(trunk->layer);
     free(trunk);
@@ -206,44 +270,14 @@ const sy_kernels *sy_trunk_kernels(const sy_trunk *trunk)
     return trunk->kernels;
 }
 
+sy_precision sy_trunk_precision(const sy_trunk *trunk)
+{
+    return trunk->precision;
+}
+
 uint64_t sy_trunk_bytes(const sy_trunk *trunk)
 {
     return trunk->bytes;
-}
-
-/* ---- matrices with the pool ---- */
-
-enum {
-    MATMUL_CHUNK = 8
-}; /* panels a task: enough weight streams for a lone row, enough tasks for many threads */
-
-typedef struct matmul_job {
-    const sy_kernels *kernels;
-    float *y;
-    const float *x;
-    size_t y_stride, x_stride;
-    const uint32_t *x_row;
-    size_t rows;
-    const sy_panels *w;
-} matmul_job;
-
-static void matmul_task(void *arg, size_t i, unsigned thread)
-{
-    const matmul_job *j = arg;
-    const size_t count = sy_panels_count(j->w->n);
-
-    (void)thread;
-    j->kernels->matmul(j->y, j->y_stride, j->x, j->x_stride, j->x_row, j->rows, j->w,
-                       i * MATMUL_CHUNK, SY_MIN((i + 1) * MATMUL_CHUNK, count));
-}
-
-void trunk_matmul(const sy_trunk *trunk, sy_pool *pool, float *y, const float *x,
-                  const uint32_t *x_row, size_t rows, const sy_panels *w)
-{
-    matmul_job job = {trunk->kernels, y, x, w->n, w->k, x_row, rows, w};
-
-    sy_pool_run(sy_kernels_is_small(rows, w->n, w->k, w->dtype) ? NULL : pool,
-                (sy_panels_count(w->n) + MATMUL_CHUNK - 1) / MATMUL_CHUNK, matmul_task, &job);
 }
 
 /* ---- a step's ends ---- */
@@ -300,5 +334,5 @@ void sy_trunk_head(const sy_trunk *trunk, sy_trunk_ws *ws, float *logits, const 
     for (uint32_t i = 0; i < n; i++)
         trunk->kernels->rmsnorm(ws->xn + i * hidden, x + row[i] * hidden, trunk->final_norm,
                                 trunk->desc.rms_eps, hidden);
-    trunk_matmul(trunk, ws->pool, logits, ws->xn, NULL, n, &trunk->head);
+    trunk_matmuls(trunk, ws, &(trunk_product){logits, &trunk->head}, 1, ws->xn, n);
 }

@@ -32,12 +32,17 @@ void sy_kv_release(sy_kv *kv, sy_kv_seq *seq); /* seq is empty and holds no memo
 /* ---- trunk ---- */
 typedef struct sy_trunk sy_trunk; /* immutable: any thread; a workspace belongs to one */
 
-/* Packs its weights with the pool's threads; no byte of an expert is touched. */
+/* Packs its weights with the pool's threads; no byte of an expert is touched. precision: of every
+ * matrix, the head among them, also where the checkpoint ties it to the embedding; the embedding
+ * itself stays as stored, norms are fp32. SY_EINVAL: weights too large for that format, with the
+ * tensor's name; SY_EDATALOSS: a weight that is not a number, or the file was cut; SY_ENOMEM. */
 SY_MUST_USE sy_status sy_trunk_open(sy_trunk **out, const sy_model *model,
-                                    const sy_kernels *kernels, sy_pool *pool, sy_error *err);
+                                    const sy_kernels *kernels, sy_precision precision,
+                                    sy_pool *pool, sy_error *err);
 void sy_trunk_close(sy_trunk *trunk); /* accepts NULL */
 const sy_model_desc *sy_trunk_describe(const sy_trunk *trunk);
 const sy_kernels *sy_trunk_kernels(const sy_trunk *trunk);
+sy_precision sy_trunk_precision(const sy_trunk *trunk);
 uint64_t sy_trunk_bytes(const sy_trunk *trunk);
 
 typedef struct sy_batch { /* T rows; arrays borrowed */

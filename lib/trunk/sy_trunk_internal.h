@@ -10,15 +10,21 @@ typedef struct trunk_layer {
     sy_panels q, k, v, o;
 } trunk_layer;
 
+typedef struct trunk_memory {
+    void *data;
+    size_t bytes;
+} trunk_memory;
+
 struct sy_trunk {
     sy_model_desc desc;
     const sy_kernels *kernels;
+    sy_precision precision;
     const sy_tensor *embed; /* for its type */
     uint8_t *embed_copy; /* [V,H] as stored: a row may be read while the file on disk is replaced */
     float *final_norm;
     sy_panels head;
     trunk_layer *layer;
-    void **owned; /* every allocation, freed at close */
+    trunk_memory *owned; /* every allocation, freed at close */
     size_t n_owned;
     uint64_t bytes;
 };
@@ -30,12 +36,23 @@ struct sy_trunk_ws {
     float *q, *k, *v; /* [rows, nh*hd], [rows, nkv*hd] twice */
     float *attn;      /* [rows, nh*hd] */
     float *cos, *sin; /* [rows, hd/2] */
-    float *score;     /* [threads][context] */
+    float *score;     /* [threads][score_floats]: of the queries of one task */
+    size_t score_floats;
+    uint32_t *block; /* [rows + 1]: where the batch's blocks of rows begin: sy_attention.c */
     float *storage;
+    void *rounded; /* [rows, max(H, nh*hd)] as int8 (sy_qrows), with such activations; else NULL */
 };
 
-/* y: [rows, w->n]; x: rows of w->k floats. */
-void trunk_matmul(const sy_trunk *trunk, sy_pool *pool, float *y, const float *x,
-                  const uint32_t *x_row, size_t rows, const sy_panels *w);
+/* SY_ENOMEM: no room for rounded rows. ws->rows_max is set. */
+SY_MUST_USE sy_status trunk_ws_rounding(sy_trunk_ws *ws, const sy_trunk *trunk);
+
+typedef struct trunk_product {
+    float *y; /* [rows, w->n] */
+    const sy_panels *w;
+} trunk_product;
+/* n >= 1 matrices over the same x, rows of w->k floats, in one run of the pool: with int8
+ * activations x is rounded once. */
+void trunk_matmuls(const sy_trunk *trunk, sy_trunk_ws *ws, const trunk_product *product, size_t n,
+                   const float *x, size_t rows);
 
 #endif

@@ -35,9 +35,23 @@
 typedef struct sy_rows {
     sy_dtype dtype; /* SY_DTYPE_NONE with rows == 0: absent */
     uint32_t rows, cols;
-    const void *data; /* rows*cols elements */
+    const void *data; /* rows*cols elements; NULL: they are not in the message */
 } sy_rows;
 size_t sy_rows_bytes(const sy_rows *rows);
+
+/* Where the elements of a message's rows are, when they are in memory that the client shares
+ * (lib/shm has it): offsets into it. decode: aligned to SY_WIRE_SHARED_ALIGN, both areas inside of
+ * `bytes` and apart from one another; whether there is such memory is for others to find out. */
+#define SY_WIRE_SHARED_ALIGN     64
+#define SY_WIRE_SHARED_KEY_BYTES 16
+typedef struct sy_shared_rows {
+    uint64_t pid;
+    uint32_t fd;
+    uint8_t key[SY_WIRE_SHARED_KEY_BYTES];
+    uint64_t bytes;                /* of the memory; 0: nothing is shared */
+    uint64_t input;                /* all of `hidden`, whose data are NULL then */
+    uint64_t output, output_bytes; /* for the reply; 0, 0: its rows come in the message */
+} sy_shared_rows;
 
 typedef struct sy_route_policy {
     uint32_t experts_per_token; /* 0: the checkpoint's */
@@ -49,7 +63,8 @@ typedef struct sy_route_request {
     const char *model; /* "" when absent; never NULL after decode */
     uint32_t layer;
     sy_route_policy policy;
-    sy_rows hidden; /* decode: rows >= 1, cols >= 1, length exact */
+    sy_shared_rows shared; /* no output */
+    sy_rows hidden;        /* decode: rows >= 1, cols >= 1, length exact */
 } sy_route_request;
 
 typedef struct sy_route_reply {
@@ -73,7 +88,8 @@ typedef struct sy_compute_request {
     const uint32_t *group_end; /* [G], strictly ascending, last == R */
     const uint32_t *row;       /* [R], < hidden.rows */
     const float *weight;       /* [R] or NULL */
-    sy_rows hidden;            /* [T,H] */
+    sy_shared_rows shared;
+    sy_rows hidden; /* [T,H] */
 } sy_compute_request;
 
 typedef struct sy_shard_fault {
@@ -87,6 +103,7 @@ typedef struct sy_compute_reply {
     uint32_t n_faults;
     const sy_shard_fault *fault;
     uint32_t queue_us, compute_us, batched_requests;
+    int output_shared; /* output has no data: they are where the request's `shared` says */
     sy_rows output;
 } sy_compute_reply;
 

@@ -88,7 +88,9 @@ sy_status sy_wire_compute_request_decode(sy_compute_request *out, sy_arena *aren
         sy_wire_array(&out->n_assign, &in, "row", msg->row.data, msg->row.len, sizeof(*out->row));
     out->weight = sy_wire_array(&n_weights, &in, "weight", msg->weight.data, msg->weight.len,
                                 sizeof(*out->weight));
-    sy_wire_rows(&out->hidden, &in, "hidden", msg->hidden, SY_WIRE_REQUIRED);
+    sy_wire_rows(&out->hidden, &in, "hidden", msg->hidden,
+                 msg->shared != NULL ? SY_WIRE_ELSEWHERE : SY_WIRE_REQUIRED);
+    sy_wire_shared(&out->shared, &in, msg->shared, &out->hidden);
     check_groups(&in, out, n_ends);
     check_assignments(&in, out, n_weights);
     return in.status;
@@ -98,6 +100,8 @@ sy_status sy_wire_compute_request_encode(sy_frame *out, const sy_compute_request
 {
     const size_t n_weights = in->weight != NULL ? in->n_assign : 0;
     Switchyard__V1__ComputeRequest msg;
+    Switchyard__V1__SharedMemory memory;
+    Switchyard__V1__SharedRows shared;
     Switchyard__V1__Rows hidden;
 
     switchyard__v1__compute_request__init(&msg);
@@ -111,6 +115,7 @@ sy_status sy_wire_compute_request_encode(sy_frame *out, const sy_compute_request
         (ProtobufCBinaryData){in->n_groups * sizeof(*in->group_end), sy_wire_lend(in->group_end)};
     msg.row = (ProtobufCBinaryData){in->n_assign * sizeof(*in->row), sy_wire_lend(in->row)};
     msg.weight = (ProtobufCBinaryData){n_weights * sizeof(*in->weight), sy_wire_lend(in->weight)};
+    msg.shared = sy_wire_put_shared(&shared, &memory, &in->shared);
     msg.hidden = sy_wire_put_rows(&hidden, &in->hidden);
     return sy_wire_pack(out, &msg.base, bulk);
 }
@@ -164,7 +169,9 @@ sy_status sy_wire_compute_reply_decode(sy_compute_reply *out, sy_arena *arena, c
         out->compute_us = msg->timing->compute_us;
         out->batched_requests = msg->timing->batched_requests;
     }
-    sy_wire_rows(&out->output, &in, "output", msg->output, SY_WIRE_OPTIONAL);
+    out->output_shared = msg->output_shared != 0;
+    sy_wire_rows(&out->output, &in, "output", msg->output,
+                 out->output_shared ? SY_WIRE_ELSEWHERE : SY_WIRE_OPTIONAL);
     return in.status;
 }
 
@@ -211,6 +218,7 @@ sy_status sy_wire_compute_reply_encode(sy_frame *out, const sy_compute_reply *in
     timing.batched_requests = in->batched_requests;
     msg.timing =
         in->queue_us != 0 || in->compute_us != 0 || in->batched_requests != 0 ? &timing : NULL;
+    msg.output_shared = in->output_shared != 0;
     msg.output = sy_wire_put_rows(&output, &in->output);
     if (in->n_faults > 0) SY_TRY(put_faults(&msg, &scratch, in));
     SY_TRY(sy_wire_pack(out, &msg.base, bulk));

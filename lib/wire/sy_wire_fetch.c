@@ -1,4 +1,5 @@
-/* sy_wire_fetch.c - FetchShardRequest and ShardChunk: a shard's stored bytes, from node to node. */
+/* sy_wire_fetch.c - FetchShardRequest and ShardChunk: a shard's bytes, as they are held, from node
+ * to node. */
 #include <inttypes.h>
 
 #include "switchyard/v1/expert.pb-c.h"
@@ -59,14 +60,12 @@ static uint64_t read_tensors(sy_shard_chunk *out, sy_wire_in *in,
     for (size_t i = 0; i < N_TENSORS; i++) {
         static const char *const name[N_TENSORS] = {"tensor[0]", "tensor[1]", "tensor[2]"};
         const Switchyard__V1__ShardTensor *one = msg->tensor[i];
-        sy_rows shape;
 
-        if (!sy_wire_shape(in, name[i], (int)one->dtype, one->rows, one->cols)) return 0;
-        shape = (sy_rows){.dtype = (sy_dtype)one->dtype, .rows = one->rows, .cols = one->cols};
-        out->dtype[i] = shape.dtype;
-        out->rows[i] = shape.rows;
-        out->cols[i] = shape.cols;
-        total_bytes += sy_rows_bytes(&shape);
+        if (!sy_wire_weights_shape(in, name[i], (int)one->dtype, one->rows, one->cols)) return 0;
+        out->dtype[i] = (sy_dtype)one->dtype;
+        out->rows[i] = one->rows;
+        out->cols[i] = one->cols;
+        total_bytes += (uint64_t)one->rows * sy_dtype_row_bytes(out->dtype[i], one->cols);
     }
     return total_bytes;
 }

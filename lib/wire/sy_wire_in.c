@@ -12,7 +12,9 @@
 
 _Static_assert(SY_F32 == (int)SWITCHYARD__V1__DTYPE__F32 &&
                    SY_BF16 == (int)SWITCHYARD__V1__DTYPE__BF16 &&
-                   SY_F16 == (int)SWITCHYARD__V1__DTYPE__F16,
+                   SY_F16 == (int)SWITCHYARD__V1__DTYPE__F16 &&
+                   SY_Q8 == (int)SWITCHYARD__V1__DTYPE__Q8 &&
+                   SY_Q4 == (int)SWITCHYARD__V1__DTYPE__Q4,
                "sy_dtype follows tensor.proto");
 
 void sy_wire_refuse(sy_wire_in *in, const char *fmt, ...)
@@ -128,22 +130,37 @@ void sy_wire_slots_get(sy_wire_slots *out, sy_wire_in *in, uint32_t slots, const
     sy_wire_finite(in, "weight", out->weight, n_weight);
 }
 
-static int known_dtype(int dtype)
+static int has_elements(int dtype)
 {
     return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16;
 }
 
-int sy_wire_shape(sy_wire_in *in, const char *field, int dtype, uint32_t rows, uint32_t cols)
+static int check_size(sy_wire_in *in, const char *field, uint32_t rows, uint32_t cols)
 {
-    if (!known_dtype(dtype)) {
-        sy_wire_refuse(in, "%s.dtype: %d, must be F32 (1), BF16 (2) or F16 (3)", field, dtype);
-    } else if (rows < 1 || rows > SY_WIRE_ROWS_MAX) {
+    if (rows < 1 || rows > SY_WIRE_ROWS_MAX) {
         sy_wire_refuse(in, "%s.rows: %" PRIu32 ", must be 1 to %u", field, rows, SY_WIRE_ROWS_MAX);
     } else if (cols < 1 || cols > SY_WIRE_COLS_MAX) {
         sy_wire_refuse(in, "%s.cols: %" PRIu32 ", must be 1 to %u", field, cols, SY_WIRE_COLS_MAX);
     } else {
         return 1;
     }
+    return 0;
+}
+
+int sy_wire_shape(sy_wire_in *in, const char *field, int dtype, uint32_t rows, uint32_t cols)
+{
+    if (has_elements(dtype)) return check_size(in, field, rows, cols);
+    sy_wire_refuse(in, "%s.dtype: %d, must be F32 (1), BF16 (2) or F16 (3)", field, dtype);
+    return 0;
+}
+
+int sy_wire_weights_shape(sy_wire_in *in, const char *field, int dtype, uint32_t rows,
+                          uint32_t cols)
+{
+    if (has_elements(dtype) || dtype == SY_Q8 || dtype == SY_Q4)
+        return check_size(in, field, rows, cols);
+    sy_wire_refuse(in, "%s.dtype: %d, must be F32 (1), BF16 (2), F16 (3), Q8 (4) or Q4 (5)", field,
+                   dtype);
     return 0;
 }
 
@@ -183,13 +200,65 @@ void sy_wire_rows(sy_rows *out, sy_wire_in *in, const char *field, const Switchy
     const size_t data_bytes = msg == NULL ? 0 : sy_wire_bulk_bytes(in, msg->data.len);
 
     *out = (sy_rows){.dtype = SY_DTYPE_NONE};
-    if (msg == NULL && presence == SY_WIRE_REQUIRED) sy_wire_refuse(in, "%s: absent", field);
+    if (msg == NULL && presence != SY_WIRE_OPTIONAL) sy_wire_refuse(in, "%s: absent", field);
     if (msg == NULL) return;
     if (msg->rows == 0 && data_bytes == 0 && presence == SY_WIRE_OPTIONAL) return;
-    check_rows(in, field, msg, data_bytes);
+    if (presence != SY_WIRE_ELSEWHERE)
+        check_rows(in, field, msg, data_bytes);
+    else if (data_bytes > 0)
+        sy_wire_refuse(in, "%s.data: %zu bytes, but shared memory is said to have them", field,
+                       data_bytes);
+    else
+        (void)sy_wire_shape(in, field, (int)msg->dtype, msg->rows, msg->cols);
     if (in->status != SY_OK) return;
     *out = (sy_rows){.dtype = (sy_dtype)msg->dtype, .rows = msg->rows, .cols = msg->cols};
-    out->data = sy_wire_bulk(in, msg->data.data, data_bytes);
+    if (presence != SY_WIRE_ELSEWHERE) out->data = sy_wire_bulk(in, msg->data.data, data_bytes);
+}
+
+/* n bytes at offset are in the shared memory. */
+static void check_area(sy_wire_in *in, const char *field, uint64_t offset, uint64_t n,
+                       uint64_t bytes)
+{
+    if (offset % SY_WIRE_SHARED_ALIGN != 0) {
+        sy_wire_refuse(in, "%s: %" PRIu64 ", which is no multiple of %d", field, offset,
+                       SY_WIRE_SHARED_ALIGN);
+    } else if (offset > bytes || n > bytes - offset) {
+        sy_wire_refuse(in, "%s: %" PRIu64 " bytes at %" PRIu64 ", but the memory has %" PRIu64,
+                       field, n, offset, bytes);
+    }
+}
+
+void sy_wire_shared(sy_shared_rows *out, sy_wire_in *in, const Switchyard__V1__SharedRows *msg,
+                    const sy_rows *hidden)
+{
+    const Switchyard__V1__SharedMemory *memory = msg == NULL ? NULL : msg->memory;
+    const uint64_t input_bytes = sy_rows_bytes(hidden);
+
+    *out = (sy_shared_rows){0};
+    if (msg == NULL) return;
+    if (memory == NULL || memory->bytes == 0) {
+        sy_wire_refuse(in, "shared.memory: absent or empty");
+        return;
+    }
+    if (memory->key.len != SY_WIRE_SHARED_KEY_BYTES) {
+        sy_wire_refuse(in, "shared.memory.key: %zu bytes, must be %d", memory->key.len,
+                       SY_WIRE_SHARED_KEY_BYTES);
+        return;
+    }
+    check_area(in, "shared.input", msg->input, input_bytes, memory->bytes);
+    check_area(in, "shared.output", msg->output, msg->output_bytes, memory->bytes);
+    if (in->status != SY_OK) return;
+    if (msg->input < msg->output + msg->output_bytes && msg->output < msg->input + input_bytes) {
+        sy_wire_refuse(in, "shared.output: overlaps with the input");
+        return;
+    }
+    *out = (sy_shared_rows){.pid = memory->pid,
+                            .fd = memory->fd,
+                            .bytes = memory->bytes,
+                            .input = msg->input,
+                            .output = msg->output,
+                            .output_bytes = msg->output_bytes};
+    memcpy(out->key, memory->key.data, sizeof(out->key));
 }
 
 const char *const *sy_wire_policies(uint32_t *n_out, sy_wire_in *in, char *const *policies,

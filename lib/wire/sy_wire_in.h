@@ -12,6 +12,7 @@
 struct ProtobufCMessageDescriptor;
 struct Switchyard__V1__RoutePolicy;
 struct Switchyard__V1__Rows;
+struct Switchyard__V1__SharedRows;
 struct Switchyard__V1__Status;
 
 #define SY_WIRE_EXPERTS_MAX 65535u /* ids are 16 bits wide, and 0xFFFF is the empty slot */
@@ -70,11 +71,18 @@ const void *sy_wire_bulk(sy_wire_in *in, const void *unpacked, size_t n);
 /* 1: a known type and a size that a tensor may have; else FIELD.dtype, .rows or .cols is refused.
  */
 int sy_wire_shape(sy_wire_in *in, const char *field, int dtype, uint32_t rows, uint32_t cols);
+/* The same for weights, which may also be in blocks. */
+int sy_wire_weights_shape(sy_wire_in *in, const char *field, int dtype, uint32_t rows,
+                          uint32_t cols);
 
-enum sy_wire_presence { SY_WIRE_OPTIONAL, SY_WIRE_REQUIRED };
-/* A Rows without rows and data counts as absent. */
+/* ELSEWHERE: required, but its data are not in the message. */
+enum sy_wire_presence { SY_WIRE_OPTIONAL, SY_WIRE_REQUIRED, SY_WIRE_ELSEWHERE };
+/* A Rows without rows and data counts as absent, where that is allowed. */
 void sy_wire_rows(sy_rows *out, sy_wire_in *in, const char *field,
                   const struct Switchyard__V1__Rows *msg, enum sy_wire_presence presence);
+/* hidden: the rows that are shared. msg may be NULL: nothing is. */
+void sy_wire_shared(sy_shared_rows *out, sy_wire_in *in,
+                    const struct Switchyard__V1__SharedRows *msg, const sy_rows *hidden);
 sy_route_policy sy_wire_policy(const struct Switchyard__V1__RoutePolicy *msg);
 /* NULL and 0 when there are none, or too many. */
 const char *const *sy_wire_policies(uint32_t *n_out, sy_wire_in *in, char *const *policies,

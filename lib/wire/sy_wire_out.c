@@ -101,7 +101,27 @@ Switchyard__V1__Rows *sy_wire_put_rows(Switchyard__V1__Rows *msg, const sy_rows 
     msg->dtype = (Switchyard__V1__DType)rows->dtype;
     msg->rows = rows->rows;
     msg->cols = rows->cols;
-    msg->data = (ProtobufCBinaryData){.len = sy_rows_bytes(rows), .data = sy_wire_lend(rows->data)};
+    if (rows->data != NULL)
+        msg->data =
+            (ProtobufCBinaryData){.len = sy_rows_bytes(rows), .data = sy_wire_lend(rows->data)};
+    return msg;
+}
+
+Switchyard__V1__SharedRows *sy_wire_put_shared(Switchyard__V1__SharedRows *msg,
+                                               Switchyard__V1__SharedMemory *memory,
+                                               const sy_shared_rows *shared)
+{
+    if (shared->bytes == 0) return NULL;
+    switchyard__v1__shared_rows__init(msg);
+    switchyard__v1__shared_memory__init(memory);
+    memory->pid = shared->pid;
+    memory->fd = shared->fd;
+    memory->bytes = shared->bytes;
+    memory->key = (ProtobufCBinaryData){sizeof(shared->key), sy_wire_lend(shared->key)};
+    msg->memory = memory;
+    msg->input = shared->input;
+    msg->output = shared->output;
+    msg->output_bytes = shared->output_bytes;
     return msg;
 }
 

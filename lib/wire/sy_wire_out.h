@@ -8,6 +8,8 @@
 struct ProtobufCMessage;
 struct Switchyard__V1__RoutePolicy;
 struct Switchyard__V1__Rows;
+struct Switchyard__V1__SharedMemory;
+struct Switchyard__V1__SharedRows;
 struct Switchyard__V1__Status;
 
 /* out is initialised here, and the caller's on SY_OK. Fields of at least 1 KiB inside of bulk (may
@@ -21,6 +23,9 @@ char *sy_wire_lend_text(const char *s);
  * wire. */
 struct Switchyard__V1__Rows *sy_wire_put_rows(struct Switchyard__V1__Rows *msg,
                                               const sy_rows *rows);
+struct Switchyard__V1__SharedRows *sy_wire_put_shared(struct Switchyard__V1__SharedRows *msg,
+                                                      struct Switchyard__V1__SharedMemory *memory,
+                                                      const sy_shared_rows *shared);
 struct Switchyard__V1__RoutePolicy *sy_wire_put_policy(struct Switchyard__V1__RoutePolicy *msg,
                                                        const sy_route_policy *policy);
 struct Switchyard__V1__Status *sy_wire_put_status(struct Switchyard__V1__Status *msg,

@@ -1,4 +1,6 @@
 /* sy_wire_route.c - RouteRequest and RouteReply. */
+#include <inttypes.h>
+
 #include "switchyard/v1/router.pb-c.h"
 #include "sy_wire_in.h"
 #include "sy_wire_out.h"
@@ -17,7 +19,12 @@ sy_status sy_wire_route_request_decode(sy_route_request *out, sy_arena *arena, c
     out->model = sy_wire_name(&in, "model", msg->model);
     out->layer = msg->layer;
     out->policy = sy_wire_policy(msg->policy);
-    sy_wire_rows(&out->hidden, &in, "hidden", msg->hidden, SY_WIRE_REQUIRED);
+    sy_wire_rows(&out->hidden, &in, "hidden", msg->hidden,
+                 msg->shared != NULL ? SY_WIRE_ELSEWHERE : SY_WIRE_REQUIRED);
+    sy_wire_shared(&out->shared, &in, msg->shared, &out->hidden);
+    if (out->shared.output_bytes != 0)
+        sy_wire_refuse(&in, "shared.output_bytes: %" PRIu64 ", but the reply is never shared",
+                       out->shared.output_bytes);
     return in.status;
 }
 
@@ -25,6 +32,8 @@ sy_status sy_wire_route_request_encode(sy_frame *out, const sy_route_request *in
 {
     Switchyard__V1__RouteRequest msg;
     Switchyard__V1__RoutePolicy policy;
+    Switchyard__V1__SharedMemory memory;
+    Switchyard__V1__SharedRows shared;
     Switchyard__V1__Rows hidden;
 
     switchyard__v1__route_request__init(&msg);
@@ -32,6 +41,7 @@ sy_status sy_wire_route_request_encode(sy_frame *out, const sy_route_request *in
     msg.model = sy_wire_lend_text(in->model);
     msg.layer = in->layer;
     msg.policy = sy_wire_put_policy(&policy, &in->policy);
+    msg.shared = sy_wire_put_shared(&shared, &memory, &in->shared);
     msg.hidden = sy_wire_put_rows(&hidden, &in->hidden);
     return sy_wire_pack(out, &msg.base, bulk);
 }

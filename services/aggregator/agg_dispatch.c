@@ -20,48 +20,82 @@ enum {
 
 /* ---- a message ---- */
 
-sy_status agg_encode_rows(agg_lane *lane, const sy_moe_call *call, uint64_t id, const uint32_t *row,
-                          uint32_t n_rows, sy_frame *frame)
+/* What a message says of its rows, grouped by expert; in the arena. */
+typedef struct grouping {
+    uint16_t *expert;    /* [n_groups] */
+    uint32_t *group_end; /* [n_groups] */
+    uint32_t *place;     /* [n_rows]: of the row's token, among those of the message */
+    uint32_t n_groups, n_tokens;
+} grouping;
+
+/* Copies each token once, whatever its experts, to `tokens`. */
+static sy_status group_rows(grouping *out, agg_lane *lane, const sy_moe_call *call,
+                            const uint32_t *row, uint32_t n_rows, float *tokens)
 {
     const sy_plan *plan = &lane->plan;
     const size_t hidden = lane->desc->hidden;
-    uint16_t *expert = sy_arena_alloc(&lane->arena, plan->n_groups * sizeof(*expert));
-    uint32_t *group_end = sy_arena_alloc(&lane->arena, plan->n_groups * sizeof(*group_end));
-    uint32_t *place = sy_arena_alloc(&lane->arena, n_rows * sizeof(*place));
-    sy_buf *rows = sy_buf_alloc(SY_MIN(n_rows, call->n_rows) * hidden * sizeof(float));
-    uint32_t n_groups = 0, n_tokens = 0, g = 0;
+    uint32_t g = 0;
 
-    if (expert == NULL || group_end == NULL || place == NULL || rows == NULL) {
-        sy_buf_unref(rows);
-        return SY_ENOMEM;
-    }
+    *out = (grouping){.expert = sy_arena_alloc(&lane->arena, plan->n_groups * sizeof(*out->expert)),
+                      .group_end =
+                          sy_arena_alloc(&lane->arena, plan->n_groups * sizeof(*out->group_end)),
+                      .place = sy_arena_alloc(&lane->arena, n_rows * sizeof(*out->place))};
+    if (out->expert == NULL || out->group_end == NULL || out->place == NULL) return SY_ENOMEM;
     memset(lane->local, 0xff, call->n_rows * sizeof(*lane->local));
-    for (uint32_t i = 0; i < n_rows; i++) { /* each token is copied once, whatever its experts */
+    for (uint32_t i = 0; i < n_rows; i++) {
         const uint32_t t = plan->row_token[row[i]];
         if (lane->local[t] == UINT32_MAX) {
-            memcpy((float *)rows->data + n_tokens * hidden, call->x + t * hidden,
-                   hidden * sizeof(float));
-            lane->local[t] = n_tokens++;
+            memcpy(tokens + out->n_tokens * hidden, call->x + t * hidden, hidden * sizeof(float));
+            lane->local[t] = out->n_tokens++;
         }
-        place[i] = lane->local[t];
+        out->place[i] = lane->local[t];
         while (row[i] >= plan->group[plan->active[g] + 1]) g++;
-        if (n_groups == 0 || expert[n_groups - 1] != plan->active[g])
-            expert[n_groups++] = (uint16_t)plan->active[g];
-        group_end[n_groups - 1] = i + 1;
+        if (out->n_groups == 0 || out->expert[out->n_groups - 1] != plan->active[g])
+            out->expert[out->n_groups++] = (uint16_t)plan->active[g];
+        out->group_end[out->n_groups - 1] = i + 1;
     }
-    const sy_compute_request request = {
-        .id = id,
-        .model = sy_model_name(lane->config->model),
-        .layer = call->layer,
-        .n_groups = n_groups,
-        .n_assign = n_rows,
-        .expert = expert,
-        .group_end = group_end,
-        .row = place,
-        .hidden = {SY_F32, n_tokens, lane->desc->hidden, rows->data}};
-    const sy_status st = sy_wire_compute_request_encode(frame, &request, rows);
+    return SY_OK;
+}
+
+/* Room for the tokens of n_rows rows. */
+static size_t tokens_bytes(const agg_lane *lane, const sy_moe_call *call, uint32_t n_rows)
+{
+    return SY_MIN(n_rows, call->n_rows) * (size_t)lane->desc->hidden * sizeof(float);
+}
+
+sy_status agg_encode_rows(agg_lane *lane, const sy_moe_call *call, uint64_t id, const uint32_t *row,
+                          uint32_t n_rows, const agg_loan *loan, sy_frame *frame)
+{
+    sy_buf *rows = loan != NULL ? NULL : sy_buf_alloc(tokens_bytes(lane, call, n_rows));
+    grouping by_expert;
+    sy_status st = SY_ENOMEM;
+
+    if (loan == NULL && rows == NULL) return SY_ENOMEM;
+    SY_TRY(group_rows(&by_expert, lane, call, row, n_rows,
+                      loan != NULL ? agg_loan_input(loan) : rows->data));
+    sy_compute_request request = {.id = id,
+                                  .model = sy_model_name(lane->config->model),
+                                  .layer = call->layer,
+                                  .n_groups = by_expert.n_groups,
+                                  .n_assign = n_rows,
+                                  .expert = by_expert.expert,
+                                  .group_end = by_expert.group_end,
+                                  .row = by_expert.place,
+                                  .hidden = {SY_F32, by_expert.n_tokens, lane->desc->hidden,
+                                             rows == NULL ? NULL : rows->data}};
+    if (loan != NULL) agg_loan_describe(loan, &request.shared);
+    st = sy_wire_compute_request_encode(frame, &request, rows);
+out:
     sy_buf_unref(rows);
     return st;
+}
+
+void agg_end_loans(agg_lane *lane)
+{
+    for (uint32_t i = 0; i < lane->n_slots; i++) {
+        agg_loan_end(lane->slot[i].loan);
+        lane->slot[i].loan = NULL;
+    }
 }
 
 static sy_status send_rows(agg_lane *lane, const sy_moe_call *call, agg_node *node, uint32_t *row,
@@ -69,13 +103,20 @@ static sy_status send_rows(agg_lane *lane, const sy_moe_call *call, agg_node *no
 {
     agg_slot *slot = &lane->slot[lane->n_slots];
     const uint64_t id = sy_peer_next_id(node->peer);
+    agg_loan *loan = agg_share_lend(node->share, id, tokens_bytes(lane, call, n_rows),
+                                    n_rows * (size_t)lane->desc->hidden * sizeof(float));
     sy_frame frame;
-    const sy_status st = agg_encode_rows(lane, call, id, row, n_rows, &frame);
+    const sy_status st = agg_encode_rows(lane, call, id, row, n_rows, loan, &frame);
 
-    if (st != SY_OK) return st;
+    if (st != SY_OK) {
+        agg_share_settled(node->share, id);
+        agg_loan_end(loan);
+        return st;
+    }
     *slot = (agg_slot){.node = node,
                        .n_rows = n_rows,
                        .row = row,
+                       .loan = loan,
                        .sent_us = sy_clock_us(),
                        .limit_us = agg_slow_limit_us(lane, node, n_rows),
                        .open = 1};
@@ -86,6 +127,7 @@ static sy_status send_rows(agg_lane *lane, const sy_moe_call *call, agg_node *no
     }
     lane->n_slots++;
     sy_fanout_send(lane->fanout, node->peer, id, &frame);
+    sy_metric_add(loan != NULL ? lane->metrics.rows_shared : lane->metrics.rows_bytes, n_rows);
     if (slot->is_copy)
         sy_metric_add(lane->metrics.hedges, 1);
     else
@@ -296,7 +338,19 @@ static sy_status read_answer(agg_lane *lane, const sy_fanout_slot *answer, const
                             "the answer has %u rows of %u %s, asked for %u of %u f32",
                             reply->output.rows, reply->output.cols,
                             sy_dtype_name(reply->output.dtype), slot->n_rows, lane->desc->hidden);
+    if (!reply->output_shared) return SY_OK;
+    if (slot->loan == NULL)
+        return sy_error_set(err, SY_EDATALOSS,
+                            "the answer is said to be in shared memory, but none was lent");
+    reply->output.data = agg_loan_output(slot->loan); /* lent for exactly these rows */
     return SY_OK;
+}
+
+/* The node cannot share memory: its rows wait for nobody then, and are sent again as bytes. */
+static int cannot_share(const agg_slot *slot, const sy_compute_reply *reply)
+{
+    return slot->loan != NULL && reply->status.status != SY_OK &&
+           agg_loan_is_refused(slot->loan, &reply->status);
 }
 
 /* The node is not asked again for these experts in this call; one whose connection was lost may be,
@@ -325,14 +379,14 @@ static void finish(agg_lane *lane, const sy_moe_call *call, uint32_t i)
     const sy_fanout_slot *answer = sy_fanout_at(lane->fanout, i);
     agg_slot *slot = &lane->slot[i];
     const int64_t took_us = answer->done_us - slot->sent_us;
-    sy_compute_reply reply;
+    sy_compute_reply reply = {0};
 
     slot->open = 0;
     if (read_answer(lane, answer, slot, &reply) == SY_OK) {
         agg_answered(slot->node, slot->n_rows, took_us, !slot->late);
         lane->compute_us = SY_MAX(lane->compute_us, (int64_t)reply.compute_us);
         take_rows(lane, call, slot, &reply, answer->done_us);
-    } else {
+    } else if (!cannot_share(slot, &reply)) {
         give_up_on(lane, call, slot, answer);
     }
     for (uint32_t k = 0; k < slot->n_rows; k++)
@@ -540,6 +594,7 @@ sy_status agg_dispatch(agg_lane *lane, sy_moe_call *call)
         const agg_assigned n = agg_assign_rows(lane, call);
         if (n.unanswered == 0) break;
         if (n.to_send > 0) SY_TRY(send_assigned(lane, call));
+        agg_combine(lane, call); /* what is here, while the others compute */
         const int64_t grace_us = n.stuck > 0 ? agg_grace_until_us(lane, call) : 0;
         if (!wait_for_more(lane, call, grace_us)) break;
         take_answers(lane, call);

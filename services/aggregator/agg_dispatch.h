@@ -30,6 +30,8 @@ void agg_hedge_earn(agg_lane *lane); /* a message that is no copy was sent */
 /* 1: one more copy may be sent, and is paid for. */
 int agg_hedge_spend(agg_lane *lane);
 void agg_sleep_until(int64_t at_us);
+/* COMBINE, as far as the rows in lane->row_out allow: between answers, and once more at the end. */
+void agg_combine(agg_lane *lane, const sy_moe_call *call);
 
 /* ---- agg_choose.c ---- */
 uint32_t agg_shard_of(const agg_lane *lane, const sy_moe_call *call, uint32_t group);
@@ -60,8 +62,12 @@ int64_t agg_grace_until_us(agg_lane *lane, const sy_moe_call *call);
 void agg_end_unanswered(agg_lane *lane, sy_moe_call *call);
 
 /* ---- messages, for agg_shadow.c as well ---- */
-/* Encodes a request for these rows of the plan, which are ascending. SY_ENOMEM. */
+/* Encodes a request for these rows of the plan, which are ascending. loan: where the tokens go,
+ * NULL: into the frame. SY_ENOMEM. */
 SY_MUST_USE sy_status agg_encode_rows(agg_lane *lane, const sy_moe_call *call, uint64_t id,
-                                      const uint32_t *row, uint32_t n_rows, sy_frame *frame);
+                                      const uint32_t *row, uint32_t n_rows, const agg_loan *loan,
+                                      sy_frame *frame);
+/* The rows of the lane's messages are not read any more. */
+void agg_end_loans(agg_lane *lane);
 
 #endif

@@ -87,6 +87,8 @@ static sy_status tell_policies(const aggregator *agg, const sy_forward_request *
     }
     agg_policies_list(policies, r->policy.experts_per_token, agg->desc->top_k, reply->degraded_rows,
                       other_weights_rows);
+    /* No trunk takes part. */
+    agg_policies_add_precision(policies, agg->expert_precision, agg->expert_precision);
     reply->n_policies = policies->n;
     reply->policy = policies->list;
     return SY_OK;

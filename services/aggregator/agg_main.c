@@ -8,12 +8,16 @@
 #include "agg_http.h"
 #include "aggregator.h"
 #include "sy_log.h"
+#include "sy_precision_text.h"
 
 typedef struct agg_options {
     sy_service_options common;
-    const char *router, *routers, *hedge, *verify_weights;
-    int64_t running_max, queue_max, step_rows, kv_mb, peer_timeout_ms, layer_timeout_ms;
-    int64_t slow_min_ms, slow_max_ms, silent_ms, grace_ms;
+    const char *router, *routers, *hedge, *verify_weights, *shared_memory;
+    const char *weights, *activations, *expert_weights, *expert_activations;
+    sy_precision precision, expert_precision; /* what those say */
+    int64_t running_max, queue_max, step_rows, prompt_rows, overlap_rows, kv_mb, peer_timeout_ms,
+        layer_timeout_ms;
+    int64_t slow_min_ms, slow_max_ms, silent_ms, grace_ms, shared_memory_mb;
     double slow_factor, hedge_share, shadow_share;
 } agg_options;
 
@@ -31,15 +35,33 @@ static sy_status check_share(const char *name, double value, sy_error *err)
     return sy_error_set(err, SY_EINVAL, "--%s %g: from 0 to 1", name, value);
 }
 
-static sy_status check(const agg_options *o, sy_error *err)
+/* Nodes are expected to be as this process is, unless their options are given here as well. */
+static sy_status read_precisions(agg_options *o, sy_error *err)
+{
+    const int rounded = o->expert_weights == NULL || strcmp(o->expert_weights, "as-stored") != 0;
+    const char *like_own = rounded ? o->activations : "f32";
+    sy_status st;
+
+    SY_TRY(sy_precision_read(&o->precision, o->weights, o->activations, err));
+    st = sy_precision_read(&o->expert_precision,
+                           o->expert_weights == NULL ? o->weights : o->expert_weights,
+                           o->expert_activations == NULL ? like_own : o->expert_activations, err);
+    if (st != SY_OK) sy_error_prefix(err, "--expert-weights, --expert-activations");
+out:
+    return st;
+}
+
+static sy_status check(agg_options *o, sy_error *err)
 {
     sy_status st;
 
     if (strcmp(o->router, "remote") != 0 && strcmp(o->router, "inproc") != 0 &&
         strcmp(o->router, "fallback") != 0)
         return sy_error_set(err, SY_EINVAL, "--router %s: remote, inproc or fallback", o->router);
+    SY_TRY(read_precisions(o, err));
     SY_TRY(check_switch("hedge", o->hedge, err));
     SY_TRY(check_switch("verify-weights", o->verify_weights, err));
+    SY_TRY(check_switch("shared-memory", o->shared_memory, err));
     SY_TRY(check_share("hedge-share", o->hedge_share, err));
     SY_TRY(check_share("shadow-share", o->shadow_share, err));
     if (!(o->slow_factor >= 1 && o->slow_factor <= 1000))
@@ -54,11 +76,17 @@ out:
 static sy_status parse(agg_options *o, int argc, char **argv, sy_error *err)
 {
     *o = (agg_options){.router = "remote",
+                       .weights = "as-stored",
+                       .activations = "f32",
                        .hedge = "on",
                        .verify_weights = "on",
+                       .shared_memory = "on",
+                       .shared_memory_mb = 64,
                        .running_max = 64,
                        .queue_max = 1024,
                        .step_rows = 256,
+                       .prompt_rows = 64,
+                       .overlap_rows = -1,
                        .peer_timeout_ms = 10000,
                        .layer_timeout_ms = 30000,
                        .slow_min_ms = 30,
@@ -77,11 +105,28 @@ static sy_status parse(agg_options *o, int argc, char **argv, sy_error *err)
          "routers that have no lease: dns:///NAME:PORT, HOST:PORT or unix:/PATH, separated by "
          "commas",
          SY_ARG_STRING, &o->routers, 0, 0},
+        {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
+        {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
+        {"expert-weights", "FORMAT",
+         "the --weights of expert nodes, if they are others than here: nodes whose weights are "
+         "others are refused",
+         SY_ARG_STRING, &o->expert_weights, 0, 0},
+        {"expert-activations", "TYPE", "the same for their --activations", SY_ARG_STRING,
+         &o->expert_activations, 0, 0},
         {"max-running", "N", "generations computed together", SY_ARG_INT, &o->running_max, 1, 4096},
         {"max-queue", "N", "generations that may wait for room", SY_ARG_INT, &o->queue_max, 1,
          1000000},
         {"step-rows", "N", "token rows a step: decode tokens first, then pieces of prompts",
          SY_ARG_INT, &o->step_rows, 1, 65536},
+        {"prompt-rows", "N",
+         "of these for prompts while others decode, who wait for the whole step; 0: all that are "
+         "left",
+         SY_ARG_INT, &o->prompt_rows, 0, 65536},
+        {"overlap-rows", "N",
+         "a step of so many rows is computed as two halves, one with the experts while the other "
+         "is in attention; 0: none is; -1: what each half needs so that reading an expert's "
+         "weights twice costs nothing",
+         SY_ARG_INT, &o->overlap_rows, -1, 65536},
         {"kv-mb", "MB", "memory of the KV cache; 0: enough for max-running contexts, at most 1024",
          SY_ARG_INT, &o->kv_mb, 0, 1 << 20},
         {"peer-timeout-ms", "MS", "one attempt at a router or node that nobody can stand in for",
@@ -110,6 +155,14 @@ static sy_status parse(agg_options *o, int argc, char **argv, sy_error *err)
          "on: what nodes hold is compared with this checkpoint, each "
          "expert read once, at idle priority; off: nodes are only compared with each other",
          SY_ARG_STRING, &o->verify_weights, 0, 0},
+        {"shared-memory", "on|off",
+         "on: rows for routers and nodes of this host, and what they compute, are in memory that "
+         "is "
+         "shared with them; off: all rows go through the connection",
+         SY_ARG_STRING, &o->shared_memory, 0, 0},
+        {"shared-memory-mb", "MB",
+         "of that, for each router and node, at most; memory is only taken as it is used",
+         SY_ARG_INT, &o->shared_memory_mb, 1, 1023},
     };
     sy_status st = sy_service_parse(
         &o->common, argc, argv, "aggregator",
@@ -211,13 +264,18 @@ static sy_status open_model(aggregator *agg, const agg_options *o, sy_error *err
     SY_TRY(sy_model_open(&agg->model, o->common.model_dir, o->common.model_name, err));
     agg->desc = sy_model_describe(agg->model);
     SY_TRY(sy_tokenizer_open(&agg->tokenizer, o->common.model_dir, agg->desc->vocab, err));
-    SY_TRY(sy_trunk_open(&agg->trunk, agg->model, agg->kernels, agg->pool, err));
+    agg->precision = o->precision;
+    agg->expert_precision = o->expert_precision;
+    sy_precision_metric("switchyard_aggregator_precision_info", agg->precision);
+    SY_TRY(sy_trunk_open(&agg->trunk, agg->model, agg->kernels, agg->precision, agg->pool, err));
     if (strcmp(o->router, "inproc") == 0)
         SY_TRY(sy_router_open(&agg->inproc, agg->model, agg->kernels, err));
     if (strcmp(o->router, "fallback") == 0)
         SY_TRY(sy_router_open(&agg->fallback, agg->model, agg->kernels, err));
-    sy_log(SY_LOG_INFO, "model %s: trunk of %llu MB, kernels %s, %u threads",
+    sy_log(SY_LOG_INFO,
+           "model %s: trunk of %llu MB, weights %s, activations %s, kernels %s, %u threads",
            sy_model_name(agg->model), (unsigned long long)(sy_trunk_bytes(agg->trunk) >> 20),
+           sy_weights_name(agg->precision.weights), sy_activations_name(agg->precision.activations),
            agg->kernels->name, threads);
 out:
     return st;
@@ -234,7 +292,9 @@ static sy_status open_peers(aggregator *agg, const agg_options *o, sy_error *err
         sy_error_clear(err);
     }
     SY_TRY(agg_peers_open(&agg->peers, agg->model, (size_t)o->common.message_mb << 20, err));
-    SY_TRY(agg_peers_verify(agg->peers, agg->checkpoint_hash, agg->kernels,
+    if (strcmp(o->shared_memory, "on") == 0)
+        agg_peers_share(agg->peers, (size_t)o->shared_memory_mb << 20, AGG_SHARED_BYTES_MIN);
+    SY_TRY(agg_peers_verify(agg->peers, agg->checkpoint_hash, agg->kernels, agg->expert_precision,
                             strcmp(o->verify_weights, "on") == 0, err));
 out:
     return st;
@@ -242,6 +302,8 @@ out:
 
 static sy_status open_engine(aggregator *agg, const agg_options *o, sy_error *err)
 {
+    const uint32_t overlap_rows =
+        o->overlap_rows < 0 ? sy_engine_overlap_rows(agg->desc) : (uint32_t)o->overlap_rows;
     sy_status st;
 
     SY_TRY(open_peers(agg, o, err));
@@ -261,13 +323,17 @@ static sy_status open_engine(aggregator *agg, const agg_options *o, sy_error *er
                                        .grace_us = o->grace_ms * 1000,
                                        .shadow_share = o->shadow_share};
     SY_TRY(agg_lane_open(&agg->engine_lane, &agg->moe_config, err));
+    if (overlap_rows > 0) SY_TRY(agg_lane_open(&agg->second_lane, &agg->moe_config, err));
     const sy_engine_config config = {.trunk = agg->trunk,
                                      .tokenizer = agg->tokenizer,
                                      .moe = agg_lane_ops(&agg->engine_lane),
+                                     .second_moe = agg_lane_ops(&agg->second_lane),
+                                     .overlap_rows_min = overlap_rows,
                                      .pool = agg->pool,
                                      .running_max = (uint32_t)o->running_max,
                                      .queue_max = (uint32_t)o->queue_max,
                                      .step_rows_max = (uint32_t)o->step_rows,
+                                     .prompt_rows_max = (uint32_t)o->prompt_rows,
                                      .kv_bytes_max = (uint64_t)o->kv_mb << 20,
                                      .layer_timeout_us = agg->layer_timeout_us};
     SY_TRY(sy_engine_open(&agg->engine, &config, err));
@@ -304,7 +370,8 @@ static sy_status start(aggregator *agg, const agg_options *o, sy_error *err)
                                       .kind = SY_MEMBER_AGGREGATOR,
                                       .structure_hash = sy_model_structure_hash(agg->model),
                                       .checkpoint_hash = agg->checkpoint_hash,
-                                      .arithmetic = SY_ARITHMETIC,
+                                      .arithmetic =
+                                          sy_arithmetic_name(agg->expert_precision.activations),
                                       .server = {.methods = methods,
                                                  .n_methods = SY_COUNT_OF(methods),
                                                  .service_names = names,
@@ -339,6 +406,7 @@ static void close_all(aggregator *agg)
     sy_engine_close(agg->engine);
     sy_service_stop_control(agg->service);
     if (agg->engine_lane.fanout != NULL) agg_lane_close(&agg->engine_lane);
+    if (agg->second_lane.fanout != NULL) agg_lane_close(&agg->second_lane);
     agg_peers_close(agg->peers);
     sy_service_close(agg->service);
     sy_router_close(agg->inproc);

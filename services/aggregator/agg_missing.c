@@ -175,6 +175,7 @@ static int leave_out(agg_lane *lane, uint32_t t)
         row[kept++] = row[i];
     }
     for (uint32_t i = kept; i < n; i++) row[i] = UINT32_MAX;
+    lane->summed[t] = 0; /* of the old weights */
     return kept > 0 && isfinite(scale) && scale > 0.0f;
 }
 

@@ -20,6 +20,8 @@ static agg_moe_metrics open_metrics(void)
 {
     static const char name[] = "switchyard_layer_seconds";
     static const char help[] = "Time of a layer call in each state";
+    static const char rows[] = "switchyard_rows_total";
+    static const char rows_help[] = "Rows asked of nodes: through shared memory, or as bytes";
 
     return (agg_moe_metrics){
         .route = sy_metric_histogram(name, help, "state=\"route\""),
@@ -43,7 +45,9 @@ static agg_moe_metrics open_metrics(void)
         .graces = sy_metric_counter("switchyard_layer_grace_total",
                                     "Layer calls that waited for a peer that had just gone", NULL),
         .degraded_rows = sy_metric_counter("switchyard_degraded_rows_total",
-                                           "Token rows that miss an expert", NULL)};
+                                           "Token rows that miss an expert", NULL),
+        .rows_shared = sy_metric_counter(rows, rows_help, "way=\"shared\""),
+        .rows_bytes = sy_metric_counter(rows, rows_help, "way=\"bytes\"")};
 }
 
 sy_status agg_lane_open(agg_lane *lane, const agg_moe_config *config, sy_error *err)
@@ -104,6 +108,7 @@ int agg_lane_renew_view(agg_lane *lane)
 static void let_go(agg_lane *lane)
 {
     sy_fanout_reset(lane->fanout);
+    agg_end_loans(lane);
     agg_view_unref(lane->view);
     lane->view = NULL;
     for (; lane->held != NULL; lane->held = lane->held->next) agg_view_unref(lane->held->view);
@@ -151,6 +156,12 @@ void agg_sleep_until(int64_t at_us)
 
 /* ---- the layer call ---- */
 
+void agg_combine(agg_lane *lane, const sy_moe_call *call)
+{
+    sy_shard_combine(call->y, &lane->plan, lane->row_out, lane->desc->hidden, call->failed,
+                     lane->summed, call->pool, lane->config->kernels);
+}
+
 static sy_status layer_states(agg_lane *lane, sy_moe_call *call, uint32_t k)
 {
     int64_t at_us = sy_clock_us();
@@ -161,12 +172,14 @@ static sy_status layer_states(agg_lane *lane, sy_moe_call *call, uint32_t k)
     sy_moe_lap(&times.route_us, &at_us);
     SY_TRY(sy_plan_build(&lane->plan, lane->expert, lane->weight, call->n_rows, k,
                          lane->desc->n_experts, &call->error));
+    lane->summed = sy_arena_calloc(&lane->arena, call->n_rows + 1, sizeof(*lane->summed));
+    if (lane->summed == NULL)
+        return sy_error_set(&call->error, SY_ENOMEM, "no memory for %u rows", call->n_rows);
     SY_TRY(agg_dispatch(lane, call));
     sy_moe_lap(&times.dispatch_us, &at_us);
     times.compute_us = SY_MIN(lane->compute_us, times.dispatch_us);
     times.dispatch_us -= times.compute_us;
-    sy_shard_combine(call->y, &lane->plan, lane->row_out, lane->desc->hidden, call->failed,
-                     lane->config->kernels);
+    agg_combine(lane, call); /* what could not be added while other nodes were still computing */
     sy_moe_lap(&times.combine_us, &at_us);
     sy_metric_observe_us(lane->metrics.route, times.route_us);
     sy_metric_observe_us(lane->metrics.dispatch, times.dispatch_us);

@@ -36,12 +36,14 @@ typedef struct agg_moe_metrics {
     sy_metric *route, *dispatch, *compute, *combine; /* histograms, a layer call */
     sy_metric *retries, *route_retries, *failures, *hedges, *hedge_wins, *fallbacks, *graces;
     sy_metric *degraded_rows;
+    sy_metric *rows_shared, *rows_bytes; /* asked of nodes, by the way they take */
 } agg_moe_metrics;
 
 typedef struct agg_slot { /* one message of the fan-out, by the same index */
     agg_node *node;
     uint32_t n_rows;
-    uint32_t *row; /* the plan's rows, in message order */
+    uint32_t *row;  /* the plan's rows, in message order */
+    agg_loan *loan; /* where its rows and those of its answer are; NULL: in the messages */
     int64_t sent_us, limit_us;
     int64_t look_us; /* when it is looked at again, if it is still open */
     int open;        /* nothing has been taken from it, nor has it been given up */
@@ -70,6 +72,7 @@ typedef struct agg_lane {
     uint16_t *expert;      /* [T,K] */
     float *weight;         /* [T,K] */
     const float **row_out; /* [R]: NULL until it has been answered */
+    uint32_t *summed;      /* [T]: terms of its output that call->y holds */
     agg_node **row_by;     /* [R]: who answered it */
     int32_t *row_node;     /* [R]: whom to ask now, an index in the view; -1: nobody */
     int32_t *row_slot;     /* [R]: the message that it waits for; -1: none, so somebody is asked */

@@ -15,8 +15,10 @@ const char *agg_refusal_text(agg_refusal why)
     case AGG_OTHER_STRUCTURE: return "its checkpoint is of another structure than this one";
     case AGG_OTHER_NAME: return "another node answers at its address";
     case AGG_OTHER_CHECKPOINT: return "its weights are another checkpoint's than this one";
-    case AGG_OTHER_ARITHMETIC: return "it computes with another arithmetic, so bits would differ";
-    case AGG_OTHER_CONTENT: return "its weights differ from this checkpoint's";
+    case AGG_OTHER_ARITHMETIC:
+        return "it computes with another arithmetic (--activations), so bits would differ";
+    case AGG_OTHER_CONTENT:
+        return "its weights differ from this checkpoint's, or are held otherwise (--weights)";
     case AGG_OTHER_PROBE: return "it computes another output from the same weights";
     }
     return "";
@@ -144,13 +146,16 @@ static void forget_all(agg_node *node)
 
 /* ---- the node as a whole ---- */
 
-/* By hashes as announced; what is not known on one side is not held against the node. */
-static agg_refusal judge_hashes(const agg_peers *peers, uint64_t checkpoint, const char *arithmetic)
+/* By hashes as announced; what is not known on one side is not held against the node. A router's
+ * arithmetic is the gate's, which is exact whatever nodes do. */
+static agg_refusal judge_hashes(const agg_node *node, uint64_t checkpoint, const char *arithmetic)
 {
+    const agg_peers *peers = node->peers;
+    const char *expected = node->n_shards > 0 ? peers->arithmetic : sy_arithmetic_name(SY_ACT_F32);
+
     if (checkpoint != 0 && peers->checkpoint_hash != 0 && checkpoint != peers->checkpoint_hash)
         return AGG_OTHER_CHECKPOINT;
-    if (arithmetic[0] != '\0' && strcmp(arithmetic, SY_ARITHMETIC) != 0)
-        return AGG_OTHER_ARITHMETIC;
+    if (arithmetic[0] != '\0' && strcmp(arithmetic, expected) != 0) return AGG_OTHER_ARITHMETIC;
     return AGG_FINE;
 }
 
@@ -161,7 +166,7 @@ void agg_node_set_lease(agg_node *node, const sy_member *member)
     const uint64_t checkpoint = strtoull(member->checkpoint_hash, NULL, 16);
     const agg_refusal why = structure != 0 && structure != peers->structure_hash
                                 ? AGG_OTHER_STRUCTURE
-                                : judge_hashes(peers, checkpoint, member->arithmetic);
+                                : judge_hashes(node, checkpoint, member->arithmetic);
 
     atomic_store_explicit(&node->refused_lease, (uint8_t)why, memory_order_relaxed);
     atomic_store_explicit(&node->is_draining, strcmp(member->state, "draining") == 0,
@@ -197,7 +202,7 @@ static agg_refusal judge_state(agg_node *node, const sy_node_state *state)
     }
     if (state->node[0] != '\0' && strcmp(state->node, node->name) != 0) return AGG_OTHER_NAME;
     if (node->structure != node->peers->structure_hash) return AGG_OTHER_STRUCTURE;
-    return judge_hashes(node->peers, node->checkpoint, node->arithmetic);
+    return judge_hashes(node, node->checkpoint, node->arithmetic);
 }
 
 static void take_load(agg_node *node, const sy_node_state *state)
@@ -239,7 +244,17 @@ static void on_state(void *ctx, sy_peer *peer, int up)
     agg_node *node = ctx;
 
     (void)peer;
-    if (!up) forget_all(node); /* what was refused as a whole stays so until it says otherwise */
+    if (up) return;
+    agg_share_lost(node->share);
+    forget_all(node); /* what was refused as a whole stays so until it says otherwise */
+}
+
+/* Any thread. */
+static void on_settled(void *ctx, uint64_t id)
+{
+    agg_node *node = ctx;
+
+    agg_share_settled(node->share, id);
 }
 
 static void on_watch(void *ctx, sy_peer *peer, sy_msg *msg)
@@ -276,6 +291,7 @@ static void on_watch(void *ctx, sy_peer *peer, sy_msg *msg)
 
 static void node_free(agg_node *node)
 {
+    agg_share_close(node->share);
     free(node->shard_state);
     free(node->content);
     free(node->probe);
@@ -293,6 +309,8 @@ static agg_node *node_alloc(agg_peers *peers, const sy_member *member, uint32_t 
     atomic_init(&node->refs, 1);
     memcpy(node->name, member->name, sizeof(node->name));
     memcpy(node->address, member->address, sizeof(node->address));
+    node->share =
+        agg_share_open(node->name, node->address, peers->shared_bytes_max, peers->shared_bytes_min);
     if (n_shards == 0) return node;
     node->shard_state = calloc(n_shards, sizeof(*node->shard_state));
     node->content = calloc(n_shards, sizeof(*node->content));
@@ -326,8 +344,9 @@ agg_node *agg_node_open(agg_peers *peers, sy_member_kind kind, const sy_member *
                                    .message_bytes_max = peers->message_bytes_max,
                                    .reply_id = sy_wire_peek_id,
                                    .ctx = node,
-                                   .on_state = expert ? on_state : NULL,
-                                   .on_watch = on_watch};
+                                   .on_state = on_state,
+                                   .on_watch = on_watch,
+                                   .on_settled = node->share != NULL ? on_settled : NULL};
     if (sy_peer_open(&node->peer, peers->loop, &config, &err) != SY_OK) {
         sy_log_error(SY_LOG_WARN, &err, "%s at %s cannot be used", node->name, node->address);
         node_free(node);

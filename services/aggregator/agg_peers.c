@@ -368,6 +368,7 @@ sy_status agg_peers_open(agg_peers **out, const sy_model *model, size_t message_
     peers->experts = desc->n_experts;
     peers->message_bytes_max = message_bytes_max;
     peers->structure_hash = sy_model_structure_hash(model);
+    peers->arithmetic = sy_arithmetic_name(SY_ACT_F32);
     peers->since_us = sy_clock_wall_us();
     strncpy(peers->model_name, sy_model_name(model), sizeof(peers->model_name) - 1);
     open_metrics(peers);
@@ -390,11 +391,18 @@ void agg_peers_set_loop(agg_peers *peers, sy_loop *loop)
     peers->loop = loop;
 }
 
+void agg_peers_share(agg_peers *peers, size_t bytes_max, size_t bytes_min)
+{
+    peers->shared_bytes_max = bytes_max;
+    peers->shared_bytes_min = bytes_min;
+}
+
 sy_status agg_peers_verify(agg_peers *peers, uint64_t checkpoint_hash, const sy_kernels *kernels,
-                           int read_weights, sy_error *err)
+                           sy_precision precision, int read_weights, sy_error *err)
 {
     peers->checkpoint_hash = checkpoint_hash;
-    return agg_verify_open(&peers->verify, peers->model, kernels, read_weights, err);
+    peers->arithmetic = sy_arithmetic_name(precision.activations);
+    return agg_verify_open(&peers->verify, peers->model, kernels, precision, read_weights, err);
 }
 
 /* Callbacks of peers use what verifies until the last of them is closed. */

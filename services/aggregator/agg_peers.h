@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 
+#include "agg_share.h"
 #include "agg_suspect.h"
 #include "sy_control.h"
 #include "sy_kernels.h"
@@ -29,6 +30,7 @@ typedef struct agg_node {
     char name[SY_NODE_BYTES];
     char address[SY_ADDRESS_BYTES];
     sy_peer *peer;
+    agg_share *share; /* NULL: its rows go through the connection */
     atomic_int refs;
     agg_suspicion suspicion; /* agg_suspect.h */
     atomic_int is_draining;  /* its lease says that it is about to stop */
@@ -69,11 +71,17 @@ SY_MUST_USE sy_status agg_peers_open(agg_peers **out, const sy_model *model,
 void agg_peers_close(
     agg_peers *peers); /* closes every peer; before the loop is closed; accepts NULL */
 void agg_peers_set_loop(agg_peers *peers, sy_loop *loop); /* before members arrive */
+/* Before members arrive: with each peer on this host up to bytes_max of memory is shared, for
+ * messages of at least bytes_min. Without this call none is. */
+void agg_peers_share(agg_peers *peers, size_t bytes_max, size_t bytes_min);
 /* Begins to check what nodes hold, before members arrive. checkpoint_hash: this process' own, 0:
  * not known. read_weights: against the model's files, one expert after the other, at idle priority;
- * 0: holders are only compared with each other. Without this call no copy is refused. */
+ * 0: holders are only compared with each other. precision: what nodes are to hold weights as and
+ * compute with. Without this call no copy is refused, and a node's arithmetic is to be the exact
+ * one. */
 SY_MUST_USE sy_status agg_peers_verify(agg_peers *peers, uint64_t checkpoint_hash,
-                                       const sy_kernels *kernels, int read_weights, sy_error *err);
+                                       const sy_kernels *kernels, sy_precision precision,
+                                       int read_weights, sy_error *err);
 /* Control thread. A peer whose lease is gone is kept as long as its own stream is up. */
 void agg_peers_members(agg_peers *peers, sy_member_kind kind, const sy_member *member, size_t n);
 void agg_peers_placement(agg_peers *peers, sy_snapshot *snapshot);

@@ -22,8 +22,10 @@ struct agg_peers {
     const sy_model *model;
     uint32_t layers, experts;
     size_t message_bytes_max;
+    size_t shared_bytes_max, shared_bytes_min; /* 0, 0: no memory is shared */
     char model_name[SY_WIRE_NAME_MAX];
     uint64_t structure_hash, checkpoint_hash;
+    const char *arithmetic; /* what nodes are to announce */
     sy_frame watch_request;
     agg_verify *verify; /* NULL: copies are not judged */
     _Atomic uint64_t *rows;

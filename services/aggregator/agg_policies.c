@@ -21,3 +21,16 @@ void agg_policies_list(agg_policies *out, uint32_t experts_per_token, uint32_t t
     if (other_weights_rows > 0)
         snprintf(next(out), size, "other weights: %u rows", other_weights_rows);
 }
+
+void agg_policies_add_precision(agg_policies *list, sy_precision trunk, sy_precision experts)
+{
+    list->n += sy_precision_policies(&list->text[list->n], "", trunk);
+    if (trunk.weights == experts.weights && trunk.activations == experts.activations) return;
+    if (sy_dtype_is_quant(trunk.weights) && !sy_dtype_is_quant(experts.weights))
+        snprintf(next(list), sizeof(list->text[0]), "expert_weights=%s",
+                 sy_weights_name(experts.weights));
+    if (trunk.activations != SY_ACT_F32 && experts.activations == SY_ACT_F32)
+        snprintf(next(list), sizeof(list->text[0]), "expert_activations=%s",
+                 sy_activations_name(experts.activations));
+    list->n += sy_precision_policies(&list->text[list->n], "expert_", experts);
+}

@@ -2,13 +2,13 @@
 #ifndef AGG_POLICIES_H
 #define AGG_POLICIES_H
 
-#include "sy_base.h"
+#include "sy_precision_text.h"
 
-enum { AGG_POLICIES_MAX = 3 };
+enum { AGG_POLICIES_MAX = 3 + 2 * SY_PRECISION_POLICIES_MAX };
 
 typedef struct agg_policies {
     uint32_t n; /* 0: the answer is exact */
-    char text[AGG_POLICIES_MAX][40];
+    char text[AGG_POLICIES_MAX][SY_PRECISION_POLICY_BYTES];
     const char *list[AGG_POLICIES_MAX]; /* points into text: not to be copied */
 } agg_policies;
 
@@ -16,5 +16,8 @@ typedef struct agg_policies {
  * layer. */
 void agg_policies_list(agg_policies *out, uint32_t experts_per_token, uint32_t top_k,
                        uint32_t degraded_rows, uint32_t other_weights_rows);
+/* Once, after that: how weights are held and computed with. Experts are named apart where they are
+ * not as the trunk is: "expert_weights=q4". */
+void agg_policies_add_precision(agg_policies *list, sy_precision trunk, sy_precision experts);
 
 #endif

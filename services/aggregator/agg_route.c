@@ -10,7 +10,7 @@
 enum { CANDIDATES_MAX = 256, LOOK_AGAIN_US = 20000 };
 
 typedef struct question { /* one layer call's */
-    sy_buf *rows;         /* [n_good,H]: those that have not failed */
+    sy_buf *rows; /* [n_good,H]: those that have not failed; NULL: nobody has needed them so far */
     uint32_t n_good, k;
     uint8_t *tried;  /* [routers of the view]: as agg_lane.tried */
     int64_t gone_us; /* when a router turned out to have gone; 0: none did */
@@ -19,22 +19,29 @@ typedef struct question { /* one layer call's */
     sy_error last; /* why the latest attempt failed */
 } question;
 
-/* Copies the rows that have not failed, close together, into a buffer that can go on the wire. */
-static sy_buf *gather_good(const sy_moe_call *call, size_t hidden, uint32_t *n_good)
+static size_t good_bytes(const agg_lane *lane, const question *q)
 {
-    uint32_t n = 0;
+    return q->n_good * (size_t)lane->desc->hidden * sizeof(float);
+}
 
-    for (uint32_t t = 0; t < call->n_rows; t++) n += !call->failed[t];
-    *n_good = n;
-    sy_buf *buf = sy_buf_alloc(SY_MAX(n * hidden * sizeof(float), (size_t)1));
-    if (buf == NULL) return NULL;
-    float *to = buf->data;
+/* Copies the rows that have not failed, close together. */
+static void gather_good(float *to, const sy_moe_call *call, size_t hidden)
+{
     for (uint32_t t = 0; t < call->n_rows; t++) {
         if (call->failed[t]) continue;
         memcpy(to, call->x + t * hidden, hidden * sizeof(float));
         to += hidden;
     }
-    return buf;
+}
+
+/* The same, in a buffer that can go on the wire: made once. */
+static sy_status need_rows(const agg_lane *lane, const sy_moe_call *call, question *q)
+{
+    if (q->rows != NULL) return SY_OK;
+    q->rows = sy_buf_alloc(good_bytes(lane, q));
+    if (q->rows == NULL) return SY_ENOMEM;
+    gather_good(q->rows->data, call, lane->desc->hidden);
+    return SY_OK;
 }
 
 /* Spreads the choice for the good rows over all rows; failed rows get empty slots. */
@@ -124,22 +131,41 @@ static int count_open(const agg_lane *lane, int late_too)
     return n;
 }
 
-static sy_status send_question(agg_lane *lane, const sy_moe_call *call, const question *q,
-                               agg_node *node)
+/* loan: where the rows go, NULL: into the frame. */
+static sy_status encode_question(const agg_lane *lane, const sy_moe_call *call, question *q,
+                                 uint64_t id, const agg_loan *loan, sy_frame *frame)
+{
+    sy_route_request request = {.id = id,
+                                .model = sy_model_name(lane->config->model),
+                                .layer = call->layer,
+                                .policy = {.experts_per_token = call->experts_per_token},
+                                .hidden = {SY_F32, q->n_good, lane->desc->hidden, NULL}};
+
+    if (loan != NULL) {
+        gather_good(agg_loan_input(loan), call, lane->desc->hidden);
+        agg_loan_describe(loan, &request.shared);
+        return sy_wire_route_request_encode(frame, &request, NULL);
+    }
+    if (need_rows(lane, call, q) != SY_OK) return SY_ENOMEM;
+    request.hidden.data = q->rows->data;
+    return sy_wire_route_request_encode(frame, &request, q->rows);
+}
+
+static sy_status send_question(agg_lane *lane, const sy_moe_call *call, question *q, agg_node *node)
 {
     agg_slot *slot = &lane->slot[lane->n_slots];
     const uint64_t id = sy_peer_next_id(node->peer);
-    const sy_route_request request = {
-        .id = id,
-        .model = sy_model_name(lane->config->model),
-        .layer = call->layer,
-        .policy = {.experts_per_token = call->experts_per_token},
-        .hidden = {SY_F32, q->n_good, lane->desc->hidden, q->rows->data}};
+    agg_loan *loan = agg_share_lend(node->share, id, good_bytes(lane, q), 0);
     sy_frame frame;
 
-    if (sy_wire_route_request_encode(&frame, &request, q->rows) != SY_OK) return SY_ENOMEM;
+    if (encode_question(lane, call, q, id, loan, &frame) != SY_OK) {
+        agg_share_settled(node->share, id);
+        agg_loan_end(loan);
+        return SY_ENOMEM;
+    }
     *slot = (agg_slot){.node = node,
                        .n_rows = q->n_good,
+                       .loan = loan,
                        .sent_us = sy_clock_us(),
                        .limit_us = agg_slow_limit_us(lane, node, q->n_good),
                        .open = 1,
@@ -199,8 +225,10 @@ static sy_status finish(agg_lane *lane, const sy_moe_call *call, question *q, ui
         lane->router_seen_us = answer->done_us;
         return SY_OK;
     }
-    sy_error_prefix(&q->last, "router %s", slot->node->name);
     if (answer->status == SY_OK) agg_absolve(slot->node); /* no use, but alive */
+    if (answer->status == SY_OK && slot->loan != NULL && agg_loan_is_refused(slot->loan, &q->last))
+        return SY_EUNAVAILABLE; /* it is asked again, with the rows in the message */
+    sy_error_prefix(&q->last, "router %s", slot->node->name);
     if (answer->status == SY_EDEADLINE) agg_suspect(slot->node, "did not answer in time");
     *tried = (uint8_t)(answer->status == SY_EUNAVAILABLE && *tried == 0 ? 1 : 2);
     if (answer->status == SY_EUNAVAILABLE) q->gone_us = answer->done_us;
@@ -208,8 +236,7 @@ static sy_status finish(agg_lane *lane, const sy_moe_call *call, question *q, ui
     return answer->status == SY_OK ? st : SY_EUNAVAILABLE;
 }
 
-static sy_status route_here(agg_lane *lane, sy_moe_call *call, const question *q,
-                            const sy_router *gates)
+static sy_status route_here(agg_lane *lane, sy_moe_call *call, question *q, const sy_router *gates)
 {
     const uint32_t n_good = q->n_good, k = q->k;
     const sy_route_options options = {call->experts_per_token};
@@ -217,7 +244,7 @@ static sy_status route_here(agg_lane *lane, sy_moe_call *call, const question *q
     float *weight = sy_arena_alloc(&lane->arena, (size_t)n_good * k * sizeof(*weight));
     float *scratch = sy_arena_alloc(&lane->arena, sy_router_scratch(gates, n_good) * sizeof(float));
 
-    if (expert == NULL || weight == NULL || scratch == NULL)
+    if (expert == NULL || weight == NULL || scratch == NULL || need_rows(lane, call, q) != SY_OK)
         return sy_error_set(&call->error, SY_ENOMEM, "no memory for the layer call");
     sy_status st = sy_route(gates, call->layer, expert, weight, q->rows->data, n_good, &options,
                             scratch, NULL, &call->error);
@@ -225,7 +252,7 @@ static sy_status route_here(agg_lane *lane, sy_moe_call *call, const question *q
     return st;
 }
 
-static sy_status fall_back(agg_lane *lane, sy_moe_call *call, const question *q)
+static sy_status fall_back(agg_lane *lane, sy_moe_call *call, question *q)
 {
     sy_metric_add(lane->metrics.fallbacks, 1);
     return route_here(lane, call, q, lane->config->fallback);
@@ -400,9 +427,7 @@ sy_status agg_route(agg_lane *lane, sy_moe_call *call, uint32_t k)
     lane->weight = sy_arena_alloc(&lane->arena, slots * sizeof(*lane->weight));
     if (lane->expert == NULL || lane->weight == NULL)
         return sy_error_set(&call->error, SY_ENOMEM, "no memory for the layer call");
-    q.rows = gather_good(call, lane->desc->hidden, &q.n_good);
-    if (q.rows == NULL)
-        return sy_error_set(&call->error, SY_ENOMEM, "no memory for %u rows", call->n_rows);
+    for (uint32_t t = 0; t < call->n_rows; t++) q.n_good += !call->failed[t];
     if (q.n_good == 0) {
         scatter_good(lane, call, k, NULL, NULL);
         st = SY_OK;
@@ -410,6 +435,7 @@ sy_status agg_route(agg_lane *lane, sy_moe_call *call, uint32_t k)
         st = route_here(lane, call, &q, lane->config->inproc);
     } else {
         st = ask_routers(lane, call, &q);
+        agg_end_loans(lane);
     }
     sy_buf_unref(q.rows);
     return st;

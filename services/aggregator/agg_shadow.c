@@ -93,8 +93,8 @@ static sy_status read_copy(agg_shadow *shadow, const copy *c, const sy_fanout_sl
     const sy_status st = sy_wire_compute_reply_decode(reply, &shadow->arena, iov, n, &err);
     if (st != SY_OK) return st;
     if (reply->status.status != SY_OK) return reply->status.status;
-    return reply->output.dtype == SY_F32 && reply->output.rows == c->n_rows &&
-                   reply->output.cols == shadow->hidden
+    return !reply->output_shared && reply->output.dtype == SY_F32 &&
+                   reply->output.rows == c->n_rows && reply->output.cols == shadow->hidden
                ? SY_OK
                : SY_EDATALOSS;
 }
@@ -276,7 +276,7 @@ static int add_copy(agg_shadow *shadow, job *j, agg_lane *lane, const sy_moe_cal
     c->want = malloc(want_bytes);
     c->target = malloc(chosen->n * sizeof(agg_target *));
     if (c->want == NULL || c->target == NULL ||
-        agg_encode_rows(lane, call, c->id, chosen->row, chosen->n, &c->frame) != SY_OK) {
+        agg_encode_rows(lane, call, c->id, chosen->row, chosen->n, NULL, &c->frame) != SY_OK) {
         free_copy(c);
         return 0;
     }

@@ -18,6 +18,7 @@ enum reference_source { UNREAD, OUR_FILES, HOLDERS };
 struct agg_verify {
     const sy_model *model;
     const sy_kernels *kernels;
+    sy_precision precision;
     uint32_t n_experts, n_shards;
     /* All [n_shards]. content is written after probe, so who sees the one sees the other. */
     _Atomic uint64_t *content, *probe;
@@ -55,7 +56,8 @@ static void identify(agg_verify *self, uint32_t shard)
         return;
     }
     sy_error_clear(&err);
-    if (sy_shard_identify(&identity, self->model, layer, expert, self->kernels, &err) == SY_OK) {
+    if (sy_shard_identify(&identity, self->model, self->precision, layer, expert, self->kernels,
+                          &err) == SY_OK) {
         set_reference(self, shard, identity);
         atomic_store(&self->source[shard], OUR_FILES);
     } else {
@@ -131,7 +133,7 @@ static int allocate(agg_verify *self)
 }
 
 sy_status agg_verify_open(agg_verify **out, const sy_model *model, const sy_kernels *kernels,
-                          int read_weights, sy_error *err)
+                          sy_precision precision, int read_weights, sy_error *err)
 {
     const sy_model_desc *desc = sy_model_describe(model);
     agg_verify *self = calloc(1, sizeof(*self));
@@ -140,6 +142,7 @@ sy_status agg_verify_open(agg_verify **out, const sy_model *model, const sy_kern
     if (self == NULL) return sy_error_set(err, SY_ENOMEM, "no memory to verify weights");
     self->model = model;
     self->kernels = kernels;
+    self->precision = precision;
     self->n_experts = desc->n_experts;
     self->n_shards = desc->n_layers * desc->n_experts;
     sem_init(&self->wake, 0, 0);

@@ -11,11 +11,13 @@
 
 typedef struct agg_verify agg_verify;
 
-/* read_weights: identities come from the model's files, each read once, when its shard is first
- * announced; a shard whose files cannot be read is treated as with 0: the identity that most
- * holders announce is taken for the right one. Model and kernels are borrowed. */
+/* read_weights: identities come from the model's files, each read once, and held at that precision,
+ * when its shard is first announced; a shard whose files cannot be read is treated as with 0: the
+ * identity that most holders announce is taken for the right one. Model and kernels are borrowed.
+ */
 SY_MUST_USE sy_status agg_verify_open(agg_verify **out, const sy_model *model,
-                                      const sy_kernels *kernels, int read_weights, sy_error *err);
+                                      const sy_kernels *kernels, sy_precision precision,
+                                      int read_weights, sy_error *err);
 void agg_verify_stop(agg_verify *verify); /* ends the thread; all else goes on. Accepts NULL */
 void agg_verify_free(agg_verify *verify); /* accepts NULL */
 

@@ -1,6 +1,6 @@
 /* aggregator.h - the aggregator's parts and who owns them. Threads: the rpc loop (callbacks, never
- * blocks), one admission thread (decodes and tokenizes), one engine thread with a compute pool,
- * forward threads, and the control thread. */
+ * blocks), one admission thread (decodes and tokenizes), one engine thread with a compute pool
+ * and a lane thread for the second half of a step, forward threads, and the control thread. */
 #ifndef AGGREGATOR_H
 #define AGGREGATOR_H
 
@@ -17,6 +17,7 @@ typedef struct aggregator {
     sy_model *model;
     const sy_model_desc *desc;
     const sy_kernels *kernels;
+    sy_precision precision, expert_precision; /* of the trunk; what nodes are held to */
     sy_tokenizer *tokenizer;
     sy_pool *pool;
     sy_trunk *trunk;
@@ -25,7 +26,7 @@ typedef struct aggregator {
     uint64_t checkpoint_hash;
     agg_peers *peers;
     agg_moe_config moe_config;
-    agg_lane engine_lane;
+    agg_lane engine_lane, second_lane; /* the second: of the second half of a step, if any */
     sy_engine *engine;
     sy_service *service;
 

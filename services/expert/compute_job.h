@@ -4,19 +4,22 @@
 #define COMPUTE_JOB_H
 
 #include "expert.h"
+#include "sy_shm.h"
 
 typedef struct compute_job {
-    sy_call *call; /* a reference */
-    sy_msg *msg;   /* owned until it is decoded */
-    int stream;
+    sy_call *call;       /* a reference */
+    sy_msg *msg;         /* owned until it is decoded */
+    sy_shm_guest *guest; /* its stream's, a reference; NULL: a unary call */
     int decoded;
     int64_t queued_us, started_us;
     sy_arena arena; /* of everything below */
     sy_compute_request request;
-    const float *x;         /* [T,H] fp32 */
+    sy_shm_view *shared;    /* the memory that it shares, a reference; NULL: none */
+    const float *x;         /* [T,H] fp32; in shared memory it may change at any time */
     const sy_shard **shard; /* [G] with references; NULL: a fault */
     uint8_t *group_device;  /* [G] */
-    sy_buf *out;            /* [R,H] */
+    float *y;               /* [R,H] */
+    sy_buf *out;            /* that holds y; NULL: y is in shared memory */
     uint32_t n_faults;
     sy_shard_fault *fault;
     atomic_int remaining; /* devices that still have to compute */

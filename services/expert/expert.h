@@ -104,6 +104,7 @@ typedef struct expert {
     const sy_model_desc *desc;
     uint64_t structure_hash, checkpoint_hash;
     const sy_kernels *kernels;
+    sy_precision precision; /* of every shard */
     sy_shard_store *store;
     sy_service *service;
     const char *node; /* this node's name, as placement spells it */
@@ -111,6 +112,7 @@ typedef struct expert {
     uint32_t n_loaders;
     uint64_t load_bytes_per_s;  /* while messages come; 0: no limit */
     _Atomic int64_t message_us; /* when the last one came */
+    int shares_memory;          /* with clients on this host */
     int load_from_peers;        /* first; the checkpoint is the second choice then */
     int64_t linger_us;
     expert_device device[EXPERT_DEVICES_MAX];
@@ -167,5 +169,6 @@ sy_status compute_open(expert *self, sy_error *err);
 void compute_close(expert *self); /* the server is closed; accepts one that never opened */
 void compute_message(void *ctx, sy_call *call, sy_msg *msg);
 void compute_stream_open(void *ctx, sy_call *call);
+void compute_stream_end(void *ctx, sy_call *call, int cancelled);
 
 #endif

@@ -34,8 +34,8 @@ static sy_status compute_one(expert_device *device, compute_job *job, batch_scra
         if (job->group_device[g] == device->index)
             group[n++] =
                 (sy_shard_group){job->shard[g], g == 0 ? 0 : r->group_end[g - 1], r->group_end[g]};
-    return sy_shard_compute(job->out->data, job->x, self->desc->hidden, r->row, group, n,
-                            &scratch->shard, device->pool, self->kernels);
+    return sy_shard_compute(job->y, job->x, self->desc->hidden, r->row, group, n, &scratch->shard,
+                            device->pool, self->kernels);
 }
 
 static int by_expert(const void *a, const void *b)
@@ -104,7 +104,7 @@ static sy_status compute_together(expert_device *device, compute_job *const *job
     const float *from = y;
     for (size_t i = 0; i < n_pieces; i++) {
         const size_t n = p[i].end - p[i].begin;
-        memcpy((float *)p[i].job->out->data + p[i].begin * hidden, from, n * row_bytes);
+        memcpy(p[i].job->y + p[i].begin * hidden, from, n * row_bytes);
         from += n * hidden;
     }
     return SY_OK;

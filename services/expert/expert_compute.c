@@ -42,6 +42,10 @@ static void job_let_go(expert *self, compute_job *job)
     job->shard = NULL;
     sy_buf_unref(job->out);
     job->out = NULL;
+    sy_shm_view_unref(job->shared);
+    job->shared = NULL;
+    sy_shm_guest_unref(job->guest);
+    job->guest = NULL;
     sy_msg_free(job->msg);
     job->msg = NULL;
     sy_call_pending(job->call, -1);
@@ -60,7 +64,7 @@ static void send_answer(expert *self, compute_job *job, sy_compute_reply *reply,
 
     if (err->status != SY_OK) sy_metric_add(self->errors, 1);
     sy_metric_observe_us(self->seconds, sy_clock_us() - job->queued_us);
-    if (err->status != SY_OK && !job->stream) {
+    if (err->status != SY_OK && job->guest == NULL) {
         sy_call_finish(job->call, err);
         return;
     }
@@ -73,7 +77,7 @@ static void send_answer(expert *self, compute_job *job, sy_compute_reply *reply,
     sy_status st = sy_call_send(job->call, &frame);
     if (st == SY_ELIMIT)
         sy_service_refuse(job->call, st, "the client does not read its answers");
-    else if (!job->stream)
+    else if (job->guest == NULL)
         sy_call_finish(job->call, NULL);
 }
 
@@ -84,25 +88,46 @@ static void answer_error(expert *self, compute_job *job, const sy_error *err)
     send_answer(self, job, &reply, err, NULL);
 }
 
-/* PARTIAL: each token's rows weighted and summed here, in ascending expert id. NULL: no memory. */
-static sy_buf *sum_partial(const expert *self, const compute_job *job)
+/* Makes y: n rows, the answer's where the client has lent room for them, else in a buffer.
+ * SY_ENOMEM. */
+static sy_status place_rows(const expert *self, compute_job *job, uint32_t n, int for_answer)
+{
+    const sy_shared_rows *lent = &job->request.shared;
+    const size_t bytes = (size_t)n * self->desc->hidden * sizeof(float);
+
+    job->out = NULL;
+    job->y = NULL;
+    if (for_answer && job->shared != NULL && bytes > 0 && lent->output_bytes >= bytes)
+        job->y = sy_shm_view_at(job->shared, lent->output, bytes);
+    if (job->y != NULL) return SY_OK;
+    job->out = sy_buf_alloc(SY_MAX(bytes, (size_t)1));
+    if (job->out == NULL) return SY_ENOMEM;
+    job->y = job->out->data;
+    return SY_OK;
+}
+
+/* PARTIAL: each token's rows weighted and summed here, in ascending expert id: they become y. */
+static sy_status sum_partial(const expert *self, compute_job *job)
 {
     const sy_compute_request *r = &job->request;
     const size_t hidden = self->desc->hidden;
-    sy_buf *sum = sy_buf_alloc((size_t)r->hidden.rows * hidden * sizeof(float));
+    sy_buf *rows = job->out; /* they are no answer, so they are in a buffer */
+    const sy_status st = place_rows(self, job, r->hidden.rows, 1);
 
-    if (sum == NULL) return NULL;
-    memset(sum->data, 0, sum->len);
-    for (uint32_t i = 0; i < r->n_assign; i++)
-        self->kernels->axpy((float *)sum->data + r->row[i] * hidden,
-                            (const float *)job->out->data + i * hidden, r->weight[i], hidden);
-    return sum;
+    if (st == SY_OK) {
+        memset(job->y, 0, r->hidden.rows * hidden * sizeof(float));
+        for (uint32_t i = 0; i < r->n_assign; i++)
+            self->kernels->axpy(job->y + r->row[i] * hidden, (const float *)rows->data + i * hidden,
+                                r->weight[i], hidden);
+    }
+    sy_buf_unref(rows);
+    return st;
 }
 
 static void answer(expert *self, compute_job *job)
 {
     const int64_t now_us = sy_clock_us();
-    sy_buf *out = job->request.partial ? sum_partial(self, job) : sy_buf_ref(job->out);
+    const int partial = job->request.partial;
     sy_compute_reply reply = {.n_faults = job->n_faults,
                               .fault = job->fault,
                               .queue_us = (uint32_t)(job->started_us - job->queued_us),
@@ -111,14 +136,14 @@ static void answer(expert *self, compute_job *job)
     sy_error err = {0};
 
     sy_error_clear(&err);
-    if (out == NULL || atomic_load(&job->failed) != SY_OK)
+    if (atomic_load(&job->failed) != SY_OK || (partial && sum_partial(self, job) != SY_OK)) {
         sy_error_set(&err, SY_ENOMEM, "no memory for %u rows", job->request.n_assign);
-    else
-        reply.output = (sy_rows){
-            SY_F32, job->request.partial ? job->request.hidden.rows : job->request.n_assign,
-            self->desc->hidden, out->data};
-    send_answer(self, job, &reply, &err, out);
-    sy_buf_unref(out);
+    } else {
+        reply.output_shared = job->out == NULL;
+        reply.output = (sy_rows){SY_F32, partial ? job->request.hidden.rows : job->request.n_assign,
+                                 self->desc->hidden, job->out == NULL ? NULL : job->out->data};
+    }
+    send_answer(self, job, &reply, &err, job->out);
 }
 
 void job_device_done(expert *self, compute_job *job)
@@ -155,6 +180,28 @@ static sy_status check_request(const expert *self, const sy_compute_request *r, 
     return SY_OK;
 }
 
+/* What the message says of shared memory becomes pointers into it, or an error. */
+static sy_status open_shared(compute_job *job, sy_error *err)
+{
+    const sy_shared_rows *lent = &job->request.shared;
+    sy_rows *hidden = &job->request.hidden;
+    sy_shm_ticket ticket = {.pid = lent->pid, .fd = lent->fd, .bytes = lent->bytes};
+
+    if (lent->bytes == 0) return SY_OK;
+    if (job->guest == NULL)
+        return sy_error_set(err, SY_EINVAL, "shared: memory is shared on ComputeStream only");
+    memcpy(ticket.key, lent->key, sizeof(ticket.key));
+    const sy_status st = sy_shm_guest_view(&job->shared, job->guest, &ticket, err);
+    if (st != SY_OK) return st;
+    hidden->data = sy_shm_view_at(job->shared, lent->input, sy_rows_bytes(hidden));
+    if (hidden->data == NULL)
+        return sy_error_set(err, SY_EINVAL, "shared.input: no area of that memory");
+    if (lent->output_bytes > 0 &&
+        sy_shm_view_at(job->shared, lent->output, lent->output_bytes) == NULL)
+        return sy_error_set(err, SY_EINVAL, "shared.output: no area of that memory");
+    return SY_OK;
+}
+
 static sy_status widen_rows(const expert *self, compute_job *job)
 {
     const sy_rows *h = &job->request.hidden;
@@ -169,6 +216,8 @@ static sy_status widen_rows(const expert *self, compute_job *job)
     return SY_OK;
 }
 
+/* A courtesy to clients: rows in shared memory may change after it, and give wrong numbers then,
+ * which is all that a number that is not finite can do. */
 static sy_status check_rows(const expert *self, const compute_job *job, sy_error *err)
 {
     const size_t hidden = self->desc->hidden;
@@ -204,9 +253,8 @@ static sy_status find_shards(expert *self, compute_job *job, uint32_t *devices)
     job->shard = sy_arena_calloc(&job->arena, r->n_groups + 1, sizeof(*job->shard));
     job->group_device = sy_arena_calloc(&job->arena, r->n_groups + 1, 1);
     job->fault = sy_arena_calloc(&job->arena, r->n_groups + 1, sizeof(*job->fault));
-    job->out = sy_buf_alloc(SY_MAX((size_t)r->n_assign * hidden * sizeof(float), (size_t)1));
-    if (job->shard == NULL || job->group_device == NULL || job->fault == NULL || job->out == NULL)
-        return SY_ENOMEM;
+    if (job->shard == NULL || job->group_device == NULL || job->fault == NULL) return SY_ENOMEM;
+    if (place_rows(self, job, r->n_assign, !r->partial) != SY_OK) return SY_ENOMEM;
     *devices = 0;
     for (uint32_t g = 0; g < r->n_groups; g++) {
         const uint32_t begin = g == 0 ? 0 : r->group_end[g - 1];
@@ -214,8 +262,7 @@ static sy_status find_shards(expert *self, compute_job *job, uint32_t *devices)
         job->shard[g] = sy_shard_get(self->store, r->layer, r->expert[g]);
         job->group_device[g] = atomic_load(&self->residency.device[index]);
         if (job->shard[g] == NULL || job->group_device[g] >= self->n_devices) {
-            memset((float *)job->out->data + begin * hidden, 0,
-                   (r->group_end[g] - begin) * hidden * sizeof(float));
+            memset(job->y + begin * hidden, 0, (r->group_end[g] - begin) * hidden * sizeof(float));
             add_fault(self, job, g);
             job->group_device[g] = EXPERT_NO_DEVICE;
         } else {
@@ -241,6 +288,7 @@ uint32_t job_prepare(expert *self, compute_job *job)
     if (st == SY_OK) st = check_request(self, &job->request, &err);
     if (st == SY_OK && sy_fault_hit("expert.compute"))
         st = sy_error_set(&err, SY_EUNAVAILABLE, "injected fault");
+    if (st == SY_OK) st = open_shared(job, &err);
     if (st == SY_OK && widen_rows(self, job) != SY_OK)
         st = sy_error_set(&err, SY_ENOMEM, "no memory for the rows");
     if (st == SY_OK) st = check_rows(self, job, &err);
@@ -333,6 +381,7 @@ static void *device_main(void *arg)
     expert_device *device = arg;
     batch_scratch scratch = {0};
     compute_job *mine[TOGETHER_MAX];
+    sy_loop *loop = NULL; /* of the last messages: driven here while there is nothing to do */
     size_t n = 0;
 
     sy_arena_init(&scratch.arena, ARENA_BYTES_MAX);
@@ -340,7 +389,7 @@ static void *device_main(void *arg)
         void *item[TOGETHER_MAX];
         size_t n_new = 0;
         if (n == 0) {
-            if (sy_queue_pop(device->queue, &item[0], SY_NEVER_US) != SY_OK) break;
+            if (sy_loop_pop(loop, device->queue, &item[0]) != SY_OK) break;
             n_new = 1;
         }
         n_new += sy_queue_take_matching(device->queue, item + n_new, TOGETHER_MAX - n - n_new,
@@ -348,6 +397,7 @@ static void *device_main(void *arg)
         for (size_t i = 0; i < n_new; i++)
             if (admit(device, item[i])) mine[n++] = item[i];
         if (n == 0) continue;
+        loop = sy_call_loop(mine[0]->call);
         const size_t together = same_layer_first(mine, n);
         compute_jobs(device, mine, together, &scratch);
         n -= together;
@@ -371,7 +421,7 @@ void compute_message(void *ctx, sy_call *call, sy_msg *msg)
     }
     job->call = sy_call_ref(call);
     job->msg = sy_msg_take(msg);
-    job->stream = sy_call_user(call) != NULL;
+    job->guest = sy_call_user(call) == NULL ? NULL : sy_shm_guest_ref(sy_call_user(call));
     job->decoded = 0;
     job->queued_us = sy_clock_us();
     sy_call_pending(call, 1);
@@ -386,7 +436,18 @@ void compute_message(void *ctx, sy_call *call, sy_msg *msg)
 
 void compute_stream_open(void *ctx, sy_call *call)
 {
-    sy_call_set_user(call, ctx); /* tells streams from unary calls */
+    const expert *self = ctx;
+    sy_shm_guest *guest = sy_shm_guest_open(self->shares_memory);
+
+    sy_call_set_user(call, guest); /* tells streams from unary calls as well */
+    if (guest == NULL) sy_service_refuse(call, SY_ENOMEM, "no memory for the stream");
+}
+
+void compute_stream_end(void *ctx, sy_call *call, int cancelled)
+{
+    (void)ctx;
+    (void)cancelled;
+    sy_shm_guest_unref(sy_call_user(call)); /* jobs of this stream have references of their own */
 }
 
 sy_status compute_open(expert *self, sy_error *err)

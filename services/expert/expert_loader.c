@@ -162,7 +162,7 @@ static sy_status from_checkpoint(load *l, sy_shard_builder **out, sy_error *err)
     sy_status st;
 
     *out = NULL;
-    sy_shard_form_of(&form, self->model, l->layer, l->id);
+    sy_shard_form_of(&form, self->model, SY_DTYPE_NONE, l->layer, l->id);
     st = sy_shard_begin(&builder, self->store, l->layer, l->id, NULL, err);
     if (st != SY_OK) return st;
     SY_TRY(
@@ -248,7 +248,7 @@ static void flip_a_bit(expert *self, const load *l)
 
     if (shard == NULL) return;
     uint8_t *first = (uint8_t *)(uintptr_t)shard->up.data;
-    first[sy_dtype_bytes(shard->up.dtype) - 1] ^= 0x80;
+    first[sy_dtype_is_quant(shard->up.dtype) ? 0 : sy_dtype_bytes(shard->up.dtype) - 1] ^= 0x80;
     sy_shard_put(self->store, shard);
 }
 

@@ -7,26 +7,42 @@
 
 #include "expert.h"
 #include "sy_log.h"
+#include "sy_precision_text.h"
 
 enum { LOAD_INTERVAL_US = 200 * 1000 };
 
 typedef struct expert_options {
     sy_service_options common;
     const char *devices;
-    const char *load_from;
+    const char *load_from, *shared_memory, *weights, *activations;
+    sy_precision precision; /* what the last two say */
     int64_t memory_mb, loaders, load_mb_s, linger_s;
 } expert_options;
+
+static sy_status check(expert_options *o, sy_error *err)
+{
+    if (strcmp(o->load_from, "checkpoint") != 0 && strcmp(o->load_from, "peers") != 0)
+        return sy_error_set(err, SY_EINVAL, "--load-from %s: checkpoint or peers", o->load_from);
+    if (strcmp(o->shared_memory, "on") != 0 && strcmp(o->shared_memory, "off") != 0)
+        return sy_error_set(err, SY_EINVAL, "--shared-memory %s: on or off", o->shared_memory);
+    return sy_precision_read(&o->precision, o->weights, o->activations, err);
+}
 
 static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
 {
     *o = (expert_options){.devices = "cpu:0",
                           .load_from = "checkpoint",
+                          .shared_memory = "on",
+                          .weights = "as-stored",
+                          .activations = "f32",
                           .loaders = 2,
                           .load_mb_s = 100,
                           .linger_s = 60};
     const sy_arg extra[] = {
         {"devices", "LIST", "comma-separated: cpu:0,cpu:1; each is a pool of --threads threads",
          SY_ARG_STRING, &o->devices, 0, 0},
+        {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
+        {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
         {"memory-mb", "MB", "memory for shards, of all devices together; 0: no limit", SY_ARG_INT,
          &o->memory_mb, 0, 1 << 24},
         {"loaders", "N", "threads that bring shards into memory; they yield to requests; default 2",
@@ -42,6 +58,10 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
          "how long a shard that is no longer wanted stays, at least, unless memory is needed; "
          "default 60",
          SY_ARG_INT, &o->linger_s, 0, 86400},
+        {"shared-memory", "on|off",
+         "on: rows of aggregators on this host are read and written where they have them; off: all "
+         "rows go through the connection; default on",
+         SY_ARG_STRING, &o->shared_memory, 0, 0},
     };
     const sy_status st =
         sy_service_parse(&o->common, argc, argv, "expert",
@@ -50,10 +70,7 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
                          "node, and computes it.",
                          extra, SY_COUNT_OF(extra), err);
 
-    if (st == SY_OK && strcmp(o->load_from, "checkpoint") != 0 &&
-        strcmp(o->load_from, "peers") != 0)
-        return sy_error_set(err, SY_EINVAL, "--load-from %s: checkpoint or peers", o->load_from);
-    return st;
+    return st == SY_OK ? check(o, err) : st;
 }
 
 /* ---- devices ---- */
@@ -149,10 +166,14 @@ static void use_options(expert *self, const expert_options *o)
     self->load_bytes_per_s = (uint64_t)o->load_mb_s << 20;
     self->load_from_peers = strcmp(o->load_from, "peers") == 0;
     self->linger_us = o->linger_s * 1000000;
+    self->precision = o->precision;
+    sy_precision_metric("switchyard_expert_precision_info", self->precision);
+    self->shares_memory = strcmp(o->shared_memory, "on") == 0;
 }
 
 static sy_status open_model(expert *self, const expert_options *o, sy_error *err)
 {
+    sy_shard_form form;
     sy_status st;
 
     use_options(self, o);
@@ -161,12 +182,16 @@ static sy_status open_model(expert *self, const expert_options *o, sy_error *err
     self->desc = sy_model_describe(self->model);
     self->structure_hash = sy_model_structure_hash(self->model);
     SY_TRY(sy_model_checkpoint_hash(&self->checkpoint_hash, self->model, err));
-    SY_TRY(sy_shard_store_open(&self->store, self->model, self->memory_bytes_max, err));
+    SY_TRY(sy_shard_store_open(&self->store, self->model, self->precision, self->memory_bytes_max,
+                               err));
+    sy_shard_form_of(&form, self->model, self->precision.weights, 0, 0);
     sy_log(SY_LOG_INFO,
-           "model %s, checkpoint %016llx: %u layers of %u experts, %llu bytes each, kernels %s",
+           "model %s, checkpoint %016llx: %u layers of %u experts, %llu bytes each, weights %s, "
+           "activations %s, kernels %s",
            sy_model_name(self->model), (unsigned long long)self->checkpoint_hash,
            self->desc->n_layers, self->desc->n_experts,
-           (unsigned long long)sy_model_expert_bytes(self->model), self->kernels->name);
+           (unsigned long long)sy_shard_form_bytes(&form), sy_weights_name(self->precision.weights),
+           sy_activations_name(self->precision.activations), self->kernels->name);
 out:
     return st;
 }
@@ -216,7 +241,8 @@ static sy_status start(expert *self, const sy_service_options *o, sy_error *err)
          .server_streams = 1,
          .ctx = self,
          .on_open = compute_stream_open,
-         .on_message = compute_message},
+         .on_message = compute_message,
+         .on_end = compute_stream_end},
         {.path = "/switchyard.v1.Expert/Watch",
          .server_streams = 1,
          .ctx = self,
@@ -233,7 +259,7 @@ static sy_status start(expert *self, const sy_service_options *o, sy_error *err)
                                       .devices = self->devices,
                                       .structure_hash = self->structure_hash,
                                       .checkpoint_hash = self->checkpoint_hash,
-                                      .arithmetic = SY_ARITHMETIC,
+                                      .arithmetic = sy_arithmetic_name(self->precision.activations),
                                       .server = {.methods = methods,
                                                  .n_methods = SY_COUNT_OF(methods),
                                                  .service_names = names,

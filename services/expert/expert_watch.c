@@ -6,6 +6,7 @@
 
 #include "expert.h"
 #include "sy_log.h"
+#include "sy_precision_text.h"
 
 /* ---- what there is to say; mutex held ---- */
 
@@ -65,7 +66,7 @@ static sy_node_state state_of(const expert *self)
                            .placement_hash = self->residency.placement_hash,
                            .structure_hash = self->structure_hash,
                            .checkpoint_hash = self->checkpoint_hash,
-                           .arithmetic = SY_ARITHMETIC,
+                           .arithmetic = sy_arithmetic_name(self->precision.activations),
                            .build = SY_VERSION};
 }
 
@@ -279,11 +280,13 @@ int watch_http_get(void *ctx, const char *path, sy_strbuf *body)
     put_text(body, "node", self->node);
     sy_strbuf_puts(body, ",");
     put_text(body, "model", sy_model_name(self->model));
-    sy_strbuf_printf(body,
-                     ",\"hash\":\"%016llx\",\"checkpoint\":\"%016llx\",\"arithmetic\":\"%s\","
-                     "\"devices\":[",
-                     (unsigned long long)r->placement_hash,
-                     (unsigned long long)self->checkpoint_hash, SY_ARITHMETIC);
+    sy_strbuf_printf(
+        body,
+        ",\"hash\":\"%016llx\",\"checkpoint\":\"%016llx\",\"arithmetic\":\"%s\","
+        "\"weights\":\"%s\",\"activations\":\"%s\",\"devices\":[",
+        (unsigned long long)r->placement_hash, (unsigned long long)self->checkpoint_hash,
+        sy_arithmetic_name(self->precision.activations), sy_weights_name(self->precision.weights),
+        sy_activations_name(self->precision.activations));
     put_devices(self, body);
     sy_strbuf_puts(body, "],\"shards\":[");
     for (uint32_t i = 0; i < r->n_shards; i++) {

@@ -34,7 +34,8 @@ static sy_status start(router *self, const sy_service_options *o, sy_error *err)
          .server_streams = 1,
          .ctx = self,
          .on_open = router_stream_open,
-         .on_message = router_route_message},
+         .on_message = router_route_message,
+         .on_end = router_stream_end},
         {.path = "/switchyard.v1.Router/DescribeModel",
          .ctx = self,
          .on_message = router_describe_message},
@@ -57,6 +58,28 @@ static sy_status start(router *self, const sy_service_options *o, sy_error *err)
     return sy_service_start(&self->service, o, &config, err);
 }
 
+static sy_status parse(sy_service_options *o, int *shares_memory, int argc, char **argv,
+                       sy_error *err)
+{
+    const char *shared_memory = "on";
+    const sy_arg extra[] = {
+        {"shared-memory", "on|off",
+         "on: rows of aggregators on this host are read where they have them; off: all rows go "
+         "through the connection; default on",
+         SY_ARG_STRING, &shared_memory, 0, 0},
+    };
+    const sy_status st = sy_service_parse(
+        o, argc, argv, "router",
+        "switchyard-router --model DIR [options]\n\n"
+        "Computes the top-k experts of hidden rows. Loads nothing but the gates of the model.",
+        extra, SY_COUNT_OF(extra), err);
+
+    *shares_memory = strcmp(shared_memory, "on") == 0;
+    if (st == SY_OK && !*shares_memory && strcmp(shared_memory, "off") != 0)
+        return sy_error_set(err, SY_EINVAL, "--shared-memory %s: on or off", shared_memory);
+    return st;
+}
+
 int main(int argc, char **argv)
 {
     static router self;
@@ -66,11 +89,7 @@ int main(int argc, char **argv)
 
     sy_service_init();
     sy_error_clear(&err);
-    SY_TRY(sy_service_parse(
-        &options, argc, argv, "router",
-        "switchyard-router --model DIR [options]\n\n"
-        "Computes the top-k experts of hidden rows. Loads nothing but the gates of the model.",
-        NULL, 0, &err));
+    SY_TRY(parse(&options, &self.shares_memory, argc, argv, &err));
     SY_TRY(open_model(&self, &options, &err));
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     SY_TRY(router_work_open(

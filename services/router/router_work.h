@@ -12,6 +12,11 @@
 
 enum { ROUTER_QUEUE_MAX = 4096, ROUTER_THREADS_MAX = 64, ROUTER_ROWS_MAX = 65536 };
 
+typedef struct router_arenas { /* of one thread */
+    sy_arena request;          /* the requests it works on */
+    sy_arena scratch;          /* what a product needs, and its answers */
+} router_arenas;
+
 typedef struct router {
     sy_model *model;
     const sy_model_desc *desc;
@@ -22,7 +27,8 @@ typedef struct router {
     sy_queue *queue; /* of router_job */
     pthread_t thread[ROUTER_THREADS_MAX];
     unsigned n_threads;
-    sy_arena loop_arena; /* the loop thread's, for requests that it answers itself */
+    router_arenas loop_arenas; /* for requests that the loop's thread answers itself */
+    int shares_memory;         /* with clients on this host */
     sy_metric *rows, *seconds, *errors;
 } router;
 
@@ -32,6 +38,7 @@ void router_work_close(router *self); /* the server is closed; accepts one that 
 /* Callbacks of the methods; ctx is the router. */
 void router_route_message(void *ctx, sy_call *call, sy_msg *msg);
 void router_stream_open(void *ctx, sy_call *call);
+void router_stream_end(void *ctx, sy_call *call, int cancelled);
 void router_describe_message(void *ctx, sy_call *call, sy_msg *msg);
 
 #endif

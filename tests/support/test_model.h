@@ -29,8 +29,9 @@ static inline void must(sy_status st, const sy_error *err)
     if (st != SY_OK) fail_msg("%s: %s", sy_status_name(st), err->message);
 }
 
-static inline void test_model_open(test_model *m, const char *dir, const char *kernels_name,
-                                   unsigned threads, sy_engine_config config)
+static inline void test_model_open_as(test_model *m, const char *dir, const char *kernels_name,
+                                      unsigned threads, sy_precision precision,
+                                      sy_engine_config config)
 {
     sy_error err = {0};
     const sy_kernels *kernels = NULL;
@@ -40,13 +41,20 @@ static inline void test_model_open(test_model *m, const char *dir, const char *k
     must(sy_pool_open(&m->pool, threads, "test"), &err);
     must(sy_model_open(&m->model, dir, NULL, &err), &err);
     must(sy_tokenizer_open(&m->tokenizer, dir, sy_model_describe(m->model)->vocab, &err), &err);
-    must(sy_trunk_open(&m->trunk, m->model, kernels, m->pool, &err), &err);
-    must(sy_moe_local_open(&m->local, m->model, kernels, m->pool, NULL, NULL, &err), &err);
+    must(sy_trunk_open(&m->trunk, m->model, kernels, precision, m->pool, &err), &err);
+    must(sy_moe_local_open(&m->local, m->model, kernels, precision, m->pool, NULL, NULL, &err),
+         &err);
     config.trunk = m->trunk;
     config.tokenizer = m->tokenizer;
     config.moe = config.moe.layer != NULL ? config.moe : sy_moe_local_ops(m->local);
     config.pool = m->pool;
     must(sy_engine_open(&m->engine, &config, &err), &err);
+}
+
+static inline void test_model_open(test_model *m, const char *dir, const char *kernels_name,
+                                   unsigned threads, sy_engine_config config)
+{
+    test_model_open_as(m, dir, kernels_name, threads, (sy_precision){0}, config);
 }
 
 static inline void test_model_close(test_model *m)

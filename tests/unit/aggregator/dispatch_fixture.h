@@ -19,6 +19,7 @@
 #include "agg_moe.h"
 #include "agg_targets.h"
 #include "sy_clock.h"
+#include "sy_shm.h"
 #include "sy_synth.h"
 
 enum { H = 32, E = 8, K = 2, L = 2, T = 5, NODES = 3, ROUTERS = 2 };
@@ -28,14 +29,15 @@ enum { H = 32, E = 8, K = 2, L = 2, T = 5, NODES = 3, ROUTERS = 2 };
 /* What a fake does with a message. */
 typedef enum manner {
     HONEST,
-    ERRORS,     /* answers UNAVAILABLE */
-    GARBAGE,    /* bytes that are no message, though the id can be read; a router: expert 8 of 8 */
-    FEW_ROWS,   /* one row too few */
-    WRONG_TYPE, /* bf16 rows */
-    FAULTY,     /* says that no expert is resident */
-    SILENT,     /* never answers, not even a probe */
-    HOLDS,      /* answers only when the test says so */
-    FREES,      /* lets the first node answer what that one holds, and is silent itself */
+    ERRORS,      /* answers UNAVAILABLE */
+    GARBAGE,     /* bytes that are no message, though the id can be read; a router: expert 8 of 8 */
+    FEW_ROWS,    /* one row too few */
+    WRONG_TYPE,  /* bf16 rows */
+    FAULTY,      /* says that no expert is resident */
+    SILENT,      /* never answers, not even a probe */
+    HOLDS,       /* answers only when the test says so */
+    FREES,       /* lets the first node answer what that one holds, and is silent itself */
+    SAYS_SHARED, /* its rows are in shared memory, it says, and puts none there */
     N_MANNERS
 } manner;
 
@@ -53,7 +55,15 @@ typedef struct fake_node {
     uint64_t held_id;
     uint32_t held_rows;
     sy_buf *held_out;
+    float *held_lent;       /* where the answer goes; NULL: into the message */
+    sy_shm_view *held_view; /* that holds it there */
+    /* What it does with messages whose rows are in shared memory. */
+    _Atomic int sharing;
+    atomic_int shared_messages;
+    sy_shm_guest *guest;
 } fake_node;
+
+enum { SHARES, CANNOT_SHARE, KNOWS_NO_SHARING };
 
 static char dir[] = "/tmp/sy-agg-XXXXXX";
 static sy_model *model;
@@ -62,6 +72,7 @@ static fake_node node[NODES], router[ROUTERS];
 static agg_peers *peers;
 static agg_moe_config config;
 static agg_lane lane;
+static size_t shared_bytes_max; /* 0: nothing is shared, unless a test's set_up says so */
 
 static inline void must(sy_status st, const sy_error *err)
 {
@@ -78,6 +89,19 @@ static inline void must(sy_status st, const sy_error *err)
     } while (0)
 
 /* ---- what fakes answer ---- */
+
+/* lent: where the client wants the rows; NULL: in the message. */
+static inline void send_lent(sy_call *call, uint64_t id, uint32_t n_rows, const sy_buf *rows,
+                             float *lent)
+{
+    const sy_compute_reply reply = {
+        .id = id, .output_shared = 1, .output = {SY_F32, n_rows, H, NULL}};
+    sy_frame frame;
+
+    memcpy(lent, rows->data, n_rows * H * sizeof(float));
+    assert_int_equal(sy_wire_compute_reply_encode(&frame, &reply, NULL), SY_OK);
+    sy_call_send(call, &frame);
+}
 
 static inline void send_rows(sy_call *call, uint64_t id, uint32_t n_rows, sy_dtype dtype,
                              sy_buf *rows)
@@ -151,7 +175,8 @@ static inline void send_garbage(sy_call *call, uint64_t id)
 
 /* ---- fakes ---- */
 
-static inline void hold(fake_node *self, sy_call *call, uint64_t id, uint32_t n_rows, sy_buf *out)
+static inline void hold(fake_node *self, sy_call *call, uint64_t id, uint32_t n_rows, sy_buf *out,
+                        sy_shm_view *view, float *lent)
 {
     pthread_mutex_lock(&self->mutex);
     if (self->held != NULL) sy_call_unref(self->held);
@@ -160,6 +185,9 @@ static inline void hold(fake_node *self, sy_call *call, uint64_t id, uint32_t n_
     self->held_id = id;
     self->held_rows = n_rows;
     self->held_out = sy_buf_ref(out);
+    sy_shm_view_unref(self->held_view);
+    self->held_view = view == NULL ? NULL : sy_shm_view_ref(view);
+    self->held_lent = lent;
     pthread_mutex_unlock(&self->mutex);
 }
 
@@ -169,7 +197,10 @@ static inline void release_held(fake_node *self, int rightly)
     pthread_mutex_lock(&self->mutex);
     assert_non_null(self->held);
     if (!rightly) memset(self->held_out->data, 0x41, self->held_out->len);
-    send_rows(self->held, self->held_id, self->held_rows, SY_F32, self->held_out);
+    if (self->held_lent != NULL)
+        send_lent(self->held, self->held_id, self->held_rows, self->held_out, self->held_lent);
+    else
+        send_rows(self->held, self->held_id, self->held_rows, SY_F32, self->held_out);
     pthread_mutex_unlock(&self->mutex);
 }
 
@@ -179,26 +210,76 @@ static inline void count(fake_node *self, const sy_compute_request *r)
     atomic_fetch_add(&self->messages, 1);
 }
 
-static inline void answer_rows(fake_node *self, sy_call *call, const sy_compute_request *r)
+static inline void answer_rows(fake_node *self, sy_call *call, const sy_compute_request *r,
+                               sy_shm_view *view)
 {
     const manner m = (manner)self->manner;
+    float *lent =
+        view == NULL ? NULL : sy_shm_view_at(view, r->shared.output, r->shared.output_bytes);
     sy_buf *rows = compute(r, self->scale);
 
     if (m != HOLDS) count(self, r); /* before the answer, which a test waits for */
     switch (m) {
-    case HONEST: send_rows(call, r->id, r->n_assign, SY_F32, rows); break;
+    case HONEST:
+        if (lent != NULL)
+            send_lent(call, r->id, r->n_assign, rows, lent);
+        else
+            send_rows(call, r->id, r->n_assign, SY_F32, rows);
+        break;
+    case SAYS_SHARED: { /* the rows go nowhere */
+        float nowhere[T * K * H];
+        send_lent(call, r->id, r->n_assign, rows, nowhere);
+        break;
+    }
     case ERRORS: send_status(call, r->id); break;
     case GARBAGE: send_garbage(call, r->id); break;
     case FEW_ROWS: send_rows(call, r->id, r->n_assign - 1, SY_F32, rows); break;
     case WRONG_TYPE: send_rows(call, r->id, r->n_assign, SY_BF16, rows); break;
     case FAULTY: send_faults(call, r, rows); break;
     case FREES: release_held(&node[0], 1); break;
-    case HOLDS: hold(self, call, r->id, r->n_assign, rows); break;
+    case HOLDS: hold(self, call, r->id, r->n_assign, rows, view, lent); break;
     case SILENT:
     case N_MANNERS: break;
     }
     if (m == HOLDS) count(self, r); /* who sees it may release what is held */
     sy_buf_unref(rows);
+}
+
+static inline sy_error sharing_error(const fake_node *self)
+{
+    sy_error err = {0};
+
+    if (self->sharing == KNOWS_NO_SHARING) {
+        sy_error_set(&err, SY_EINVAL, "hidden.data: 0 bytes, but these rows need more");
+    } else {
+        sy_error_set(&err, SY_EPRECONDITION, "not here");
+        sy_error_where(&err, SY_SHM_UNAVAILABLE, -1, -1, NULL);
+    }
+    return err;
+}
+
+/* Finds the rows where they are. 0: it has answered that it cannot. */
+static inline int open_shared(fake_node *self, sy_call *call, uint64_t id,
+                              const sy_shared_rows *shared, sy_rows *hidden, sy_shm_view **view)
+{
+    sy_shm_ticket ticket = {.pid = shared->pid, .fd = shared->fd, .bytes = shared->bytes};
+    sy_compute_reply reply = {.id = id};
+    sy_frame frame;
+    sy_error err = {0};
+
+    if (shared->bytes == 0) return 1;
+    atomic_fetch_add(&self->shared_messages, 1);
+    memcpy(ticket.key, shared->key, sizeof(ticket.key));
+    if (self->sharing == SHARES) {
+        must(sy_shm_guest_view(view, self->guest, &ticket, &err), &err);
+        hidden->data = sy_shm_view_at(*view, shared->input, sy_rows_bytes(hidden));
+        assert_non_null(hidden->data);
+        return 1;
+    }
+    reply.status = sharing_error(self);
+    assert_int_equal(sy_wire_compute_reply_encode(&frame, &reply, NULL), SY_OK);
+    sy_call_send(call, &frame);
+    return 0;
 }
 
 static inline void on_compute(void *ctx, sy_call *call, sy_msg *msg)
@@ -212,7 +293,10 @@ static inline void on_compute(void *ctx, sy_call *call, sy_msg *msg)
 
     sy_arena_init(&arena, 1 << 24);
     if (sy_wire_compute_request_decode(&r, &arena, iov, n, &err) == SY_OK) {
-        answer_rows(self, call, &r);
+        sy_shm_view *view = NULL;
+        if (open_shared(self, call, r.id, &r.shared, &r.hidden, &view))
+            answer_rows(self, call, &r, view);
+        sy_shm_view_unref(view);
     } else { /* a probe, which nobody can compute */
         atomic_fetch_add(&self->probes, 1);
         if (self->manner != SILENT) send_status(call, sy_wire_peek_id(iov, n));
@@ -285,7 +369,11 @@ static inline void on_route(void *ctx, sy_call *call, sy_msg *msg)
         weight[t * K + 1] = 0.75f;
     }
     if (self->manner == GARBAGE) expert[0] = E; /* an expert that does not exist */
-    if (!is_probe)
+    const int is_shared = !is_probe && r.shared.bytes > 0;
+    atomic_fetch_add(&self->shared_messages, is_shared);
+    if (is_shared && self->sharing != SHARES)
+        reply.status = sharing_error(self);
+    else if (!is_probe)
         reply = (sy_route_reply){
             .id = r.id, .slots = K, .n_tokens = r.hidden.rows, .expert = expert, .weight = weight};
     if (self->manner != SILENT) {
@@ -314,6 +402,7 @@ static inline void start_fake(fake_node *self, const char *name, int is_router)
 
     snprintf(self->name, sizeof(self->name), "%s", name);
     snprintf(self->address, sizeof(self->address), "unix:%s/%s.sock", dir, name);
+    assert_non_null(self->guest = sy_shm_guest_open(1));
     must(sy_server_open(&self->server, loop, &c, &err), &err);
 }
 
@@ -323,11 +412,16 @@ static inline void stop_fake(fake_node *self)
     if (self->held != NULL) sy_call_unref(self->held);
     if (self->watch != NULL) sy_call_unref(self->watch);
     sy_buf_unref(self->held_out);
+    sy_shm_view_unref(self->held_view);
     self->held = self->watch = NULL;
     self->held_out = NULL;
+    self->held_view = NULL;
+    self->held_lent = NULL;
     pthread_mutex_unlock(&self->mutex);
     sy_server_close(self->server, 0);
     self->server = NULL;
+    sy_shm_guest_unref(self->guest);
+    self->guest = NULL;
 }
 
 /* ---- the cluster of fakes ---- */
@@ -414,6 +508,8 @@ static inline void all_honest(void)
     forget_suspicions();
     for (int i = 0; i < NODES + ROUTERS; i++) {
         fake_node *f = i < NODES ? &node[i] : &router[i - NODES];
+        f->sharing = SHARES;
+        atomic_store(&f->shared_messages, 0);
         atomic_store(&f->messages, 0);
         atomic_store(&f->rows, 0);
         atomic_store(&f->probes, 0);
@@ -466,6 +562,7 @@ static inline int set_up(void **state)
     }
     must(agg_peers_open(&peers, model, 1 << 24, &err), &err);
     agg_peers_set_loop(peers, client_loop);
+    agg_peers_share(peers, shared_bytes_max, 0);
     agg_peers_members(peers, SY_MEMBER_NODE, member, NODES);
     agg_peers_members(peers, SY_MEMBER_ROUTER, member + NODES, ROUTERS);
     config = (agg_moe_config){.model = model, .kernels = sy_kernels_best(), .peers = peers};

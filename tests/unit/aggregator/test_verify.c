@@ -35,7 +35,8 @@ static int set_up(void **state)
     shards = sy_model_describe(model)->n_layers * experts;
     right = calloc(shards, sizeof(*right));
     for (uint32_t s = 0; s < shards; s++)
-        must(sy_shard_identify(&right[s], model, s / experts, s % experts, sy_kernels_best(), &err),
+        must(sy_shard_identify(&right[s], model, (sy_precision){0}, s / experts, s % experts,
+                               sy_kernels_best(), &err),
              &err);
     must(sy_loop_open(&loop, "servers"), &err);
     must(sy_loop_open(&client_loop, "client"), &err);
@@ -63,7 +64,8 @@ static void open_cluster(const sy_model *with, int read_weights)
 
     must(agg_peers_open(&peers, with, 1 << 24, &err), &err);
     agg_peers_set_loop(peers, client_loop);
-    must(agg_peers_verify(peers, 0, sy_kernels_best(), read_weights, &err), &err);
+    must(agg_peers_verify(peers, 0, sy_kernels_best(), (sy_precision){0}, read_weights, &err),
+         &err);
     for (int i = 0; i < NODES; i++) {
         char name[24], address[96];
         snprintf(name, sizeof(name), "expert-%d", i);

@@ -63,7 +63,7 @@ static void a_small_limit_can_be_used_to_the_last_byte(void **state)
     sy_arena_free(&arena);
 }
 
-static void a_reset_keeps_the_largest_block_and_asks_for_no_other(void **state)
+static void a_reset_keeps_the_memory_and_the_next_round_asks_for_no_more(void **state)
 {
     sy_arena arena;
 
@@ -85,6 +85,23 @@ static void a_reset_keeps_the_largest_block_and_asks_for_no_other(void **state)
     assert_int_equal(arena.total_bytes, 0);
     sy_arena_free(&arena);
     sy_arena_reset(&arena);
+}
+
+/* Rounds that each take more than the first block: from the second on, all comes from one. */
+static void rounds_of_one_size_settle(void **state)
+{
+    sy_arena arena;
+    struct sy_arena_block *settled = NULL;
+
+    (void)state;
+    sy_arena_init(&arena, SIZE_MAX);
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < 300; i++) assert_non_null(sy_arena_alloc(&arena, 1000));
+        sy_arena_reset(&arena);
+        if (round > 0) assert_ptr_equal(arena.block, settled);
+        settled = arena.block;
+    }
+    sy_arena_free(&arena);
 }
 
 static void calloc_zeroes_recycled_memory_and_sees_overflow(void **state)
@@ -144,7 +161,8 @@ int main(void)
         cmocka_unit_test(allocations_are_aligned_and_do_not_overlap),
         cmocka_unit_test(an_allocation_past_the_limit_is_refused_and_the_rest_goes_on),
         cmocka_unit_test(a_small_limit_can_be_used_to_the_last_byte),
-        cmocka_unit_test(a_reset_keeps_the_largest_block_and_asks_for_no_other),
+        cmocka_unit_test(a_reset_keeps_the_memory_and_the_next_round_asks_for_no_more),
+        cmocka_unit_test(rounds_of_one_size_settle),
         cmocka_unit_test(calloc_zeroes_recycled_memory_and_sees_overflow),
         cmocka_unit_test(strndup_copies_any_bytes),
 #if SY_ASAN

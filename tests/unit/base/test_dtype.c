@@ -194,8 +194,55 @@ static void names_are_read_in_every_spelling(void **state)
     assert_int_equal(sy_dtype_from_name("F64"), SY_DTYPE_NONE);
     assert_string_equal(sy_dtype_name(SY_BF16), "bf16");
     assert_string_equal(sy_dtype_name((sy_dtype)77), "none");
+    assert_string_equal(sy_dtype_name(SY_Q8), "q8");
+    assert_string_equal(sy_dtype_name(SY_Q4), "q4");
+    assert_int_equal(sy_dtype_from_name("q8"), SY_DTYPE_NONE); /* no file's tensor is one */
+    assert_int_equal(sy_dtype_from_name("Q4"), SY_DTYPE_NONE);
     assert_int_equal(sy_dtype_bytes(SY_F32), 4);
     assert_int_equal(sy_dtype_bytes((sy_dtype)77), 0);
+    assert_int_equal(sy_dtype_bytes(SY_Q8), 0);
+}
+
+static void rows_of_blocks_end_with_a_whole_block(void **state)
+{
+    (void)state;
+    assert_int_equal(sy_dtype_row_bytes(SY_F32, 3), 12);
+    assert_int_equal(sy_dtype_row_bytes(SY_BF16, 3), 6);
+    assert_int_equal(sy_dtype_row_bytes(SY_Q8, 32), 34);
+    assert_int_equal(sy_dtype_row_bytes(SY_Q8, 33), 68);
+    assert_int_equal(sy_dtype_row_bytes(SY_Q4, 31), 18);
+    assert_int_equal(sy_dtype_row_bytes(SY_Q4, 0), 0);
+    assert_int_equal(sy_dtype_row_bytes(SY_DTYPE_NONE, 5), 0);
+    assert_int_equal(sy_dtype_row_bytes(SY_F32, SIZE_MAX / 2), 0);
+    assert_int_equal(sy_dtype_row_bytes(SY_Q8, SIZE_MAX), 0);
+    assert_true(sy_dtype_is_quant(SY_Q8) && sy_dtype_is_quant(SY_Q4));
+    assert_false(sy_dtype_is_quant(SY_F16) || sy_dtype_is_quant(SY_DTYPE_NONE));
+}
+
+/* By the definition of the formats, written down by hand. */
+static void blocks_widen_to_scale_times_integer(void **state)
+{
+    unsigned char q8[68] = {0}, q4[36] = {0};
+    const uint16_t half = 0x3800, minus_two = 0xc000; /* 0.5, -2 */
+    float out[34];
+
+    (void)state;
+    memcpy(q8, &half, sizeof(half));
+    memcpy(q8 + 34, &minus_two, sizeof(minus_two));
+    q8[2] = 0x80;       /* -128 */
+    q8[2 + 31] = 0x7f;  /* 127 */
+    q8[34 + 2 + 1] = 3; /* element 33 */
+    sy_dtype_widen(out, q8, SY_Q8, 34);
+    assert_true(out[0] == -64.0f && out[1] == 0.0f && out[31] == 63.5f && out[33] == -6.0f);
+    memcpy(q4, &half, sizeof(half));
+    memcpy(q4 + 18, &minus_two, sizeof(minus_two));
+    q4[2] = 0xf0;      /* element 0 is -8, element 16 is 7 */
+    q4[18 + 3] = 0x09; /* element 33 is 1 */
+    out[33] = 42.0f;
+    sy_dtype_widen(out, q4, SY_Q4, 33);
+    assert_true(out[0] == -4.0f && out[16] == 3.5f && out[33] == 42.0f);
+    sy_dtype_widen(out, q4, SY_Q4, 34);
+    assert_true(out[33] == -2.0f);
 }
 
 int main(void)
@@ -211,6 +258,8 @@ int main(void)
         cmocka_unit_test(a_nan_stays_a_nan),
         cmocka_unit_test(widening_works_at_any_alignment),
         cmocka_unit_test(names_are_read_in_every_spelling),
+        cmocka_unit_test(rows_of_blocks_end_with_a_whole_block),
+        cmocka_unit_test(blocks_widen_to_scale_times_integer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -99,16 +99,31 @@ static void a_pool_of_no_threads_is_refused(void **state)
     assert_null(pool);
 }
 
+typedef struct meeting {
+    unsigned n_wanted;
+    _Atomic unsigned n_begun;
+} meeting;
+
 /* Each of the indices waits until all have begun: this ends only if as many threads take part. */
 static void meet(void *arg, size_t i, unsigned thread)
 {
-    _Atomic unsigned *n_begun = arg;
+    meeting *m = arg;
     const int64_t give_up_us = sy_clock_us() + GIVE_UP_US;
 
     (void)i;
     (void)thread;
-    ++*n_begun;
-    while (*n_begun < 4 && sy_clock_us() < give_up_us) sched_yield();
+    ++m->n_begun;
+    while (m->n_begun < m->n_wanted && sy_clock_us() < give_up_us) sched_yield();
+}
+
+static void check_meeting(sy_pool *pool, unsigned n)
+{
+    meeting m = {.n_wanted = n};
+    const int64_t start_us = sy_clock_us();
+
+    sy_pool_run(pool, n, meet, &m);
+    assert_int_equal(m.n_begun, n);
+    if (sy_clock_us() - start_us >= GIVE_UP_US) fail_msg("%u threads did not meet", n);
 }
 
 static void all_threads_are_woken_when_there_is_work_for_all(void **state)
@@ -118,16 +133,40 @@ static void all_threads_are_woken_when_there_is_work_for_all(void **state)
          n_threads += 2) { /* as many as indices, and more */
         sy_pool *pool = open_pool(n_threads);
 
-        for (int round = 0; round < 50; round++) {
-            _Atomic unsigned n_begun = 0;
-            const int64_t start_us = sy_clock_us();
-
-            sy_pool_run(pool, 4, meet, &n_begun);
-            assert_int_equal(n_begun, 4);
-            assert_true(sy_clock_us() - start_us < GIVE_UP_US);
-        }
+        for (int round = 0; round < 50; round++) check_meeting(pool, 4);
         sy_pool_free(pool);
     }
+}
+
+/* One sleeper wakes the next: the last of many comes as well, and so does each once all are awake.
+ */
+static void a_wide_pool_is_woken_to_the_last_thread(void **state)
+{
+    sy_pool *pool = open_pool(40);
+
+    (void)state;
+    for (int round = 0; round < 5; round++) {
+        check_meeting(pool, 40);
+        check_meeting(pool, 3);
+        check_meeting(pool, 23);
+    }
+    sy_pool_free(pool);
+}
+
+/* Pauses of every length around the one after which a worker falls asleep. */
+static void a_worker_between_waking_and_sleeping_misses_no_run(void **state)
+{
+    sy_pool *pool = open_pool(2);
+
+    (void)state;
+    for (int round = 0; round < 400; round++) {
+        const int64_t until_us = sy_clock_us() + round % 80;
+
+        while (sy_clock_us() < until_us) {
+        }
+        check_meeting(pool, 2);
+    }
+    sy_pool_free(pool);
 }
 
 static void very_many_short_runs_lose_no_wake_up(void **state)
@@ -189,6 +228,8 @@ int main(void)
         cmocka_unit_test(no_pool_means_the_caller_alone),
         cmocka_unit_test(a_pool_of_no_threads_is_refused),
         cmocka_unit_test(all_threads_are_woken_when_there_is_work_for_all),
+        cmocka_unit_test(a_wide_pool_is_woken_to_the_last_thread),
+        cmocka_unit_test(a_worker_between_waking_and_sleeping_misses_no_run),
         cmocka_unit_test(very_many_short_runs_lose_no_wake_up),
         cmocka_unit_test(callers_on_several_threads_take_turns),
         cmocka_unit_test(a_pool_can_be_freed_before_its_threads_have_slept),

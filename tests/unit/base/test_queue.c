@@ -261,6 +261,24 @@ static void a_lone_consumer_is_woken_by_each_push(void **state)
     sy_queue_free(queues[1]);
 }
 
+static void a_poked_pop_returns_once_and_items_come_first(void **state)
+{
+    sy_queue *queue;
+    void *item;
+    int value;
+
+    (void)state;
+    assert_int_equal(sy_queue_open(&queue, 2), SY_OK);
+    sy_queue_poke(queue);
+    assert_int_equal(sy_queue_push(queue, &value), SY_OK);
+    assert_int_equal(sy_queue_pop(queue, &item, SY_NEVER_US), SY_OK);
+    assert_ptr_equal(item, &value);
+    assert_int_equal(sy_queue_pop(queue, &item, SY_NEVER_US), SY_EDEADLINE);
+    assert_int_equal(sy_queue_push(queue, &value), SY_OK);
+    assert_int_equal(sy_queue_pop(queue, &item, SY_NEVER_US), SY_OK);
+    sy_queue_free(queue);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +290,7 @@ int main(void)
         cmocka_unit_test(matching_items_are_taken_and_the_others_keep_their_order),
         cmocka_unit_test(a_lone_consumer_is_woken_by_each_push),
         cmocka_unit_test(many_threads_lose_and_double_nothing),
+        cmocka_unit_test(a_poked_pop_returns_once_and_items_come_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,8 +97,10 @@ static inline int model_set_up(void **state)
 
     (void)state;
     model = model_make(model_dir, 256, 500, 20);
-    must(sy_shard_identify(&truth, model, LAYER, EXPERT, sy_kernels_best(), &err), &err);
-    sy_shard_form_of(&form, model, LAYER, EXPERT);
+    must(
+        sy_shard_identify(&truth, model, (sy_precision){0}, LAYER, EXPERT, sy_kernels_best(), &err),
+        &err);
+    sy_shard_form_of(&form, model, SY_DTYPE_NONE, LAYER, EXPERT);
     total_bytes = sy_shard_form_bytes(&form);
     assert_true(total_bytes > 5 * CHUNK && total_bytes % CHUNK != 0);
     stored = malloc(total_bytes);
@@ -200,7 +202,7 @@ static inline node *node_real(expert_fetch_server_config config)
 
     assert_non_null(n);
     if (config.model == NULL) config.model = model;
-    must(sy_shard_store_open(&n->store, config.model, 0, &err), &err);
+    must(sy_shard_store_open(&n->store, config.model, (sy_precision){0}, 0, &err), &err);
     store_fill(n->store, LAYER, EXPERT);
     config.store = n->store;
     must(expert_fetch_server_open(&n->giving, &config, &err), &err);
@@ -245,7 +247,7 @@ static inline sy_shard_chunk chunk_at(uint64_t offset)
                         .data = stored + offset,
                         .n_bytes = (size_t)SY_MIN(total_bytes - offset, (uint64_t)CHUNK)};
 
-    sy_shard_form_of(&form, model, LAYER, EXPERT);
+    sy_shard_form_of(&form, model, SY_DTYPE_NONE, LAYER, EXPERT);
     memcpy(c.dtype, form.dtype, sizeof(c.dtype));
     memcpy(c.rows, form.rows, sizeof(c.rows));
     memcpy(c.cols, form.cols, sizeof(c.cols));
@@ -299,7 +301,7 @@ static inline taker *taker_open(expert_fetcher_config config, uint64_t memory_ma
     sy_error err = {0};
 
     assert_non_null(t);
-    must(sy_shard_store_open(&t->store, model, memory_max, &err), &err);
+    must(sy_shard_store_open(&t->store, model, (sy_precision){0}, memory_max, &err), &err);
     config.model = model;
     config.store = t->store;
     config.kernels = sy_kernels_best();

@@ -85,7 +85,8 @@ static inline void host_listen(host *h)
          .server_streams = 1,
          .ctx = &h->self,
          .on_open = compute_stream_open,
-         .on_message = compute_message},
+         .on_message = compute_message,
+         .on_end = compute_stream_end},
         {.path = "/switchyard.v1.Expert/Watch",
          .server_streams = 1,
          .ctx = &h->self,
@@ -130,6 +131,7 @@ static inline host *host_open(const host_options *o)
     if (o->load_bytes_per_s != 0) atomic_store(&self->message_us, INT64_MAX / 2);
     self->load_from_peers = o->load_from_peers;
     self->linger_us = o->linger_us;
+    self->shares_memory = 1;
     self->n_devices = SY_MAX(o->n_devices, 1u);
     for (uint32_t d = 0; d < self->n_devices; d++) {
         expert_device *device = &self->device[d];
@@ -140,7 +142,8 @@ static inline host *host_open(const host_options *o)
     }
     snprintf(self->devices, sizeof(self->devices), "%s",
              self->n_devices == 1 ? "cpu:0" : "several");
-    must(sy_shard_store_open(&self->store, o->model, o->memory_bytes_max, &err), &err);
+    must(sy_shard_store_open(&self->store, o->model, (sy_precision){0}, o->memory_bytes_max, &err),
+         &err);
     must(expert_peers_open(&self->peers, o->model, o->name, &err), &err);
     const expert_fetcher_config taking = {o->model, self->store, self->kernels, 0, 0};
     const expert_fetch_server_config giving = {o->model, self->store, 0, 0};

@@ -51,7 +51,7 @@ static void what_is_wanted_is_loaded_and_has_the_checkpoints_identity(void **sta
     wait_until(is_ready(a, "being loaded"));
     assert_int_equal(count_in(a, SY_SHARD_RESIDENT), EXPERTS + 1);
     assert_int_equal(sy_shard_store_count(a->self.store), EXPERTS + 1);
-    must(sy_shard_identify(&truth, model, 1, 7, sy_kernels_best(), &err), &err);
+    must(sy_shard_identify(&truth, model, (sy_precision){0}, 1, 7, sy_kernels_best(), &err), &err);
     assert_true(shard_of(a, 1, 7).identity.content == truth.content);
     assert_true(shard_of(a, 1, 7).identity.probe == truth.probe);
     assert_string_equal(shard_of(a, 1, 7).source, "checkpoint");

@@ -99,7 +99,9 @@ static void ties_go_to_the_lower_expert(void **state)
 /* Against the definition: score, then repeatedly the largest that is left. */
 static void choices_are_the_k_largest_in_order(void **state)
 {
-    static const uint32_t shapes[][2] = {{1, 1}, {2, 2}, {7, 3}, {16, 16}, {60, 4}, {256, 64}};
+    static const uint32_t shapes[][2] = {{1, 1},   {2, 2},   {7, 3},    {16, 16},  {17, 1},
+                                         {17, 8},  {33, 16}, {60, 4},   {64, 8},   {100, 10},
+                                         {128, 8}, {256, 8}, {256, 16}, {256, 17}, {256, 64}};
     const sy_kernels *ref = sy_kernels_at(0);
     uint64_t counter = 77;
 
@@ -142,6 +144,33 @@ static void nan_comes_after_every_number(void **state)
         sy_route_select(expert, weight, scores, NULL, 6, 4, 0, &gate, sy_kernels_at(i));
         assert_memory_equal(expert, want, sizeof(want));
         assert_true(isnan(weight[3]));
+    }
+}
+
+/* Enough experts for them to be ranked by counting, where nothing is NaN; as many infinities as may
+ * be wanted, which count as numbers. */
+static void nan_and_infinity_keep_their_places_among_many(void **state)
+{
+    const sy_gate_desc gate = {.score = SY_GATE_SIGMOID, .scale = 1};
+    const sy_kernels *kernels = sy_kernels_best();
+
+    (void)state;
+    for (uint32_t n_bad = 0; n_bad <= 64; n_bad += 4) {
+        for (int is_nan = 0; is_nan <= 1; is_nan++) {
+            float scores[64], bias[64] = {0}, weight[8];
+            uint16_t expert[8];
+
+            /* The first have a choice score that comes last; the rest ascend. */
+            for (uint32_t e = 0; e < 64; e++) {
+                scores[e] = (float)e * 0.01f;
+                if (e < n_bad) bias[e] = is_nan ? NAN : -INFINITY;
+            }
+            sy_route_select(expert, weight, scores, bias, 64, 8, 0, &gate, kernels);
+            for (uint32_t j = 0; j < 8; j++) {
+                const uint32_t n_good = 64 - n_bad;
+                assert_int_equal(expert[j], j < n_good ? 63 - j : j - n_good);
+            }
+        }
     }
 }
 
@@ -502,6 +531,7 @@ int main(void)
         cmocka_unit_test(ties_go_to_the_lower_expert),
         cmocka_unit_test(choices_are_the_k_largest_in_order),
         cmocka_unit_test(nan_comes_after_every_number),
+        cmocka_unit_test(nan_and_infinity_keep_their_places_among_many),
         cmocka_unit_test(nan_never_chooses_an_expert_twice),
         cmocka_unit_test_setup_teardown(routing_agrees_with_plain_arithmetic, open_trio,
                                         close_trio),

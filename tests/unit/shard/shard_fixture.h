@@ -70,13 +70,21 @@ static inline void shards_close(test_shards *t)
     assert_int_equal(system(command), 0);
 }
 
-static inline sy_shard_store *store_open(const test_shards *t, uint64_t memory_max)
+static const sy_precision as_stored = {0};
+
+static inline sy_shard_store *store_open_as(const test_shards *t, sy_precision precision,
+                                            uint64_t memory_max)
 {
     sy_shard_store *store;
     sy_error err = {0};
 
-    must(sy_shard_store_open(&store, t->model, memory_max, &err), &err);
+    must(sy_shard_store_open(&store, t->model, precision, memory_max, &err), &err);
     return store;
+}
+
+static inline sy_shard_store *store_open(const test_shards *t, uint64_t memory_max)
+{
+    return store_open_as(t, as_stored, memory_max);
 }
 
 static const sy_role fixture_role[3] = {SY_ROLE_EXPERT_GATE, SY_ROLE_EXPERT_UP,

@@ -100,7 +100,7 @@ static sy_shard_store *open_store(uint64_t memory_max)
     sy_shard_store *store;
     sy_error err = {0};
 
-    must(sy_shard_store_open(&store, model, memory_max, &err), &err);
+    must(sy_shard_store_open(&store, model, (sy_precision){0}, memory_max, &err), &err);
     return store;
 }
 
@@ -204,7 +204,7 @@ static void combine_adds_in_ascending_expert_id_whatever_the_slot_order(void **s
         want[i] = fmaf(0.3f, row[4][i], fmaf(0.1f, row[3][i], fmaf(0.6f, row[0][i], 0.0f)));
         want[H + i] = fmaf(0.5f, row[2][i], fmaf(0.25f, row[1][i], 0.0f));
     }
-    sy_shard_combine(y, &plan, pointer, H, NULL, kernels);
+    sy_shard_combine(y, &plan, pointer, H, NULL, NULL, NULL, kernels);
     assert_memory_equal(y, want, sizeof(y));
     sy_plan_free(&plan);
 }

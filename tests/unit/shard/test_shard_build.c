@@ -106,12 +106,14 @@ static void every_instruction_set_gives_a_shard_the_same_identity(void **state)
 
         shards_open(&t, dtypes[d], d == 0 ? 516 : H, d == 0 ? 1100 : F); /* d 0: probed in part */
         for (size_t k = 0; k < sy_kernels_count(); k++) {
-            must(sy_shard_identify(&identified, t.model, 1, 2, sy_kernels_at(k), &err), &err);
+            must(sy_shard_identify(&identified, t.model, as_stored, 1, 2, sy_kernels_at(k), &err),
+                 &err);
             assert_true(identified.probe != 0);
             if (k == 0) first = identified;
             expect_same(identified, first);
         }
-        must(sy_shard_identify(&identified, t.model, 1, 3, sy_kernels_best(), &err), &err);
+        must(sy_shard_identify(&identified, t.model, as_stored, 1, 3, sy_kernels_best(), &err),
+             &err);
         assert_true(identified.content != first.content && identified.probe != first.probe);
         shards_close(&t);
     }
@@ -134,7 +136,7 @@ static void a_shard_travels_from_store_to_store_unchanged(void **state)
         uint8_t *bytes = stored_bytes(&t, 1, 4, &n), *chunk = malloc(1 << 20);
 
         sy_shard_form_in_memory(&form, shard);
-        sy_shard_form_of(&own, t.model, 1, 4);
+        sy_shard_form_of(&own, t.model, SY_DTYPE_NONE, 1, 4);
         assert_memory_equal(&form, &own, sizeof(form));
         assert_int_equal(sy_shard_form_bytes(&form), n);
         for (size_t c = 0; c < SY_COUNT_OF(chunks); c++) {
@@ -174,12 +176,12 @@ static void a_form_that_is_not_the_models_is_refused(void **state)
     (void)state;
     shards_open(&t, SY_BF16, H, F);
     sy_shard_store *store = store_open(&t, 0);
-    sy_shard_form_of(&form, t.model, 0, 0);
+    sy_shard_form_of(&form, t.model, SY_DTYPE_NONE, 0, 0);
     form.dtype[1] = SY_F16;
     expect_error(sy_shard_begin(&builder, store, 0, 0, &form, &err), SY_EINVAL, &err,
                  "up is f16 [40,36], but this model has bf16");
     assert_null(builder);
-    sy_shard_form_of(&form, t.model, 0, 0);
+    sy_shard_form_of(&form, t.model, SY_DTYPE_NONE, 0, 0);
     form.rows[2]++;
     expect_error(sy_shard_begin(&builder, store, 0, 0, &form, &err), SY_EINVAL, &err, "down");
     assert_string_equal(err.reason, "SHARD_FORM");

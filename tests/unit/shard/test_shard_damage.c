@@ -31,7 +31,8 @@ static sy_shard_identity identify(const test_shards *t, uint32_t layer, uint32_t
     sy_shard_identity identity;
     sy_error err = {0};
 
-    must(sy_shard_identify(&identity, t->model, layer, expert, sy_kernels_best(), &err), &err);
+    must(sy_shard_identify(&identity, t->model, as_stored, layer, expert, sy_kernels_best(), &err),
+         &err);
     return identity;
 }
 
@@ -92,8 +93,9 @@ static void a_weight_that_is_not_a_number_is_refused(void **state)
     expect_error(sy_shard_load(store, 0, 3, &err), SY_EDATALOSS, &err,
                  "layer 0 expert 3: a weight of down is not a finite number, in rows 32 to 35");
     assert_string_equal(err.reason, "SHARD_CORRUPT");
-    assert_int_equal(sy_shard_identify(&identity, t.model, 0, 3, sy_kernels_best(), &err),
-                     SY_EDATALOSS);
+    assert_int_equal(
+        sy_shard_identify(&identity, t.model, as_stored, 0, 3, sy_kernels_best(), &err),
+        SY_EDATALOSS);
 
     sy_shard_builder *builder = build_begin(store, 0, 3);
     size_t n;
@@ -134,8 +136,9 @@ static void a_file_cut_while_it_is_read_is_data_loss(void **state)
     assert_int_equal(sy_shard_add_from_checkpoint(builder, 1, &done, &err), SY_EPRECONDITION);
     sy_shard_abandon(builder);
     assert_int_equal(sy_shard_load(store, 1, 1, &err), SY_EDATALOSS);
-    assert_int_equal(sy_shard_identify(&identity, t.model, 1, 1, sy_kernels_best(), &err),
-                     SY_EDATALOSS);
+    assert_int_equal(
+        sy_shard_identify(&identity, t.model, as_stored, 1, 1, sy_kernels_best(), &err),
+        SY_EDATALOSS);
     assert_int_equal(sy_shard_store_bytes(store), 0);
     sy_shard_store_close(store);
     shards_close(&t);
@@ -168,8 +171,8 @@ static void kernels_that_compute_other_bits_than_the_reference_are_refused(void 
     wrong_kernels = *sy_kernels_best();
     wrong_kernels.name = "wrong";
     wrong_kernels.matmul = wrong_matmul;
-    expect_error(sy_shard_identify(&identity, t.model, 0, 0, &wrong_kernels, &err), SY_EDATALOSS,
-                 &err, "down with the wrong kernels");
+    expect_error(sy_shard_identify(&identity, t.model, as_stored, 0, 0, &wrong_kernels, &err),
+                 SY_EDATALOSS, &err, "down with the wrong kernels");
     assert_string_equal(err.reason, "SHARD_PROBE");
     shards_close(&t);
 }

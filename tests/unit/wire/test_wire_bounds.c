@@ -41,8 +41,12 @@ static void rows_must_have_the_shape_they_claim(void **state)
             "hidden.data: 128 bytes, but 4 rows x 8 columns of f16 need 64");
     rows.dtype = SWITCHYARD__V1__DTYPE__DTYPE_UNSPECIFIED;
     refused("route_request", &msg.base, "hidden.dtype: 0, must be F32 (1), BF16 (2) or F16 (3)");
-    rows.dtype = (Switchyard__V1__DType)4;
+    rows.dtype = SWITCHYARD__V1__DTYPE__Q8; /* of weights only */
     refused("route_request", &msg.base, "hidden.dtype: 4, must be");
+    rows.dtype = SWITCHYARD__V1__DTYPE__Q4;
+    refused("route_request", &msg.base, "hidden.dtype: 5, must be");
+    rows.dtype = (Switchyard__V1__DType)6;
+    refused("route_request", &msg.base, "hidden.dtype: 6, must be");
     rows.dtype = (Switchyard__V1__DType)-1;
     refused("route_request", &msg.base, "hidden.dtype: -1, must be");
     rows = four_by_eight();
@@ -90,6 +94,8 @@ static void rows_of_a_reply_may_be_absent_but_not_wrong(void **state)
     rows = four_by_eight();
     rows.data.len = 127;
     refused("compute_reply", &msg.base, "output.data: 127 bytes");
+    rows.dtype = SWITCHYARD__V1__DTYPE__Q8;
+    refused("compute_reply", &msg.base, "output.dtype: 4");
 }
 
 static void names_are_short_and_clean(void **state)

@@ -297,13 +297,31 @@ static void a_chunk_is_a_part_of_its_shard(void **state)
     f.msg.n_tensor = 2;
     chunk_refused(&f, "tensor: 2 elements, must be 3");
     f.tensor[1].dtype = SWITCHYARD__V1__DTYPE__DTYPE_UNSPECIFIED;
-    chunk_refused(&f, "tensor[1].dtype: 0, must be F32 (1), BF16 (2) or F16 (3)");
+    chunk_refused(&f, "tensor[1].dtype: 0, must be F32 (1), BF16 (2), F16 (3), Q8 (4) or Q4 (5)");
     f.tensor[2].dtype = (Switchyard__V1__DType)9;
     chunk_refused(&f, "tensor[2].dtype: 9, must be");
     f.tensor[0].rows = 0;
     chunk_refused(&f, "tensor[0].rows: 0, must be 1 to 1048576");
     f.tensor[2].cols = (1u << 20) + 1;
     chunk_refused(&f, "tensor[2].cols: 1048577, must be 1 to 1048576");
+}
+
+/* A row of 33 elements is two blocks. */
+static void a_chunk_of_blocks_needs_what_its_rows_need(void **state)
+{
+    chunk_fixture f;
+
+    (void)state;
+    chunk_reset(&f);
+    f.tensor[0].dtype = SWITCHYARD__V1__DTYPE__Q8;
+    f.tensor[0].rows = 2;
+    f.tensor[0].cols = 33;
+    f.tensor[1].dtype = SWITCHYARD__V1__DTYPE__Q4;
+    f.tensor[1].cols = 32;
+    f.msg.total_bytes = 2 * 2 * 34 + 18 + 8 * 4;
+    taken("shard_chunk", &f.msg.base);
+    f.msg.total_bytes--;
+    refused("shard_chunk", &f.msg.base, "total_bytes: 185, but the tensors need 186");
 }
 
 static void a_chunk_is_not_too_large(void **state)
@@ -350,6 +368,7 @@ int main(void)
         cmocka_unit_test(shards_are_in_a_known_state),
         cmocka_unit_test(a_node_has_a_bounded_number_of_shards_and_devices),
         cmocka_unit_test(a_chunk_is_a_part_of_its_shard),
+        cmocka_unit_test(a_chunk_of_blocks_needs_what_its_rows_need),
         cmocka_unit_test(a_chunk_is_not_too_large),
         cmocka_unit_test(a_fetch_names_an_expert_that_may_be),
     };

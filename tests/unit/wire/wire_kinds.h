@@ -69,15 +69,32 @@ static inline sy_error maybe_error(rng *r, sy_arena *arena)
     return rng_below(r, 2) ? some_error(r, arena) : none;
 }
 
+/* Where the rows and `output_bytes` for the answer may be: the rows lose their data. */
+static inline sy_shared_rows some_shared(rng *r, sy_arena *arena, sy_rows *rows,
+                                         uint64_t output_bytes)
+{
+    sy_shared_rows shared = {.pid = rng_next(r) >> rng_below(r, 64),
+                             .fd = (uint32_t)rng_next(r),
+                             .bytes = (1 << 20) + rng_below(r, 1 << 20),
+                             .input = 64 * rng_below(r, 1000),
+                             .output_bytes = output_bytes};
+
+    memcpy(shared.key, some_bytes(r, arena, sizeof(shared.key)), sizeof(shared.key));
+    if (output_bytes > 0) shared.output = (1 << 17) + 64 * rng_below(r, 1000);
+    rows->data = NULL;
+    return shared;
+}
+
 static inline sy_status make_route_request(sy_frame *out, rng *r, sy_arena *arena)
 {
-    const sy_route_request in = {
+    sy_route_request in = {
         .id = rng_next(r) >> rng_below(r, 64),
         .model = some_text(r, arena, 20),
         .layer = (uint32_t)rng_below(r, 100),
         .policy = {(uint32_t)rng_below(r, 3), (int)rng_below(r, 2)},
         .hidden = some_rows(r, arena, 1 + (uint32_t)rng_below(r, 6)),
     };
+    if (rng_below(r, 3) == 0) in.shared = some_shared(r, arena, &in.hidden, 0);
     return sy_wire_route_request_encode(out, &in, NULL);
 }
 
@@ -119,6 +136,8 @@ static inline sy_status make_compute_request(sy_frame *out, rng *r, sy_arena *ar
     in.row = row;
     in.partial = (int)rng_below(r, 2);
     in.weight = in.partial || rng_below(r, 2) ? some_floats(r, arena, in.n_assign) : NULL;
+    if (rng_below(r, 3) == 0)
+        in.shared = some_shared(r, arena, &in.hidden, rng_below(r, 2) * (1 + rng_below(r, 5000)));
     return sy_wire_compute_request_encode(out, &in, NULL);
 }
 
@@ -136,6 +155,8 @@ static inline sy_status make_compute_reply(sy_frame *out, rng *r, sy_arena *aren
     in.compute_us = (uint32_t)rng_below(r, 300);
     in.batched_requests = (uint32_t)rng_below(r, 3);
     if (rng_below(r, 4) != 0) in.output = some_rows(r, arena, 1 + (uint32_t)rng_below(r, 6));
+    in.output_shared = in.output.rows > 0 && rng_below(r, 3) == 0;
+    if (in.output_shared) in.output.data = NULL;
     return sy_wire_compute_reply_encode(out, &in, NULL);
 }
 
@@ -202,11 +223,10 @@ static inline sy_status make_shard_chunk(sy_frame *out, rng *r, sy_arena *arena)
     };
 
     for (size_t i = 0; i < 3; i++) {
-        in.dtype[i] = (sy_dtype)(1 + rng_below(r, 3));
+        in.dtype[i] = (sy_dtype)(1 + rng_below(r, 5));
         in.rows[i] = 1 + (uint32_t)rng_below(r, 9);
-        in.cols[i] = 1 + (uint32_t)rng_below(r, 9);
-        in.total_bytes +=
-            sy_rows_bytes(&(sy_rows){.dtype = in.dtype[i], .rows = in.rows[i], .cols = in.cols[i]});
+        in.cols[i] = 1 + (uint32_t)rng_below(r, 70);
+        in.total_bytes += in.rows[i] * sy_dtype_row_bytes(in.dtype[i], in.cols[i]);
     }
     in.offset = rng_below(r, (size_t)in.total_bytes);
     in.n_bytes = 1 + rng_below(r, (size_t)(in.total_bytes - in.offset));

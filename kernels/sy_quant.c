@@ -1,0 +1,154 @@
+/* sy_quant.c - weights rounded to blocks of integers, the rows of int8 activations as they lie in
+ * memory, and the options that choose between them. */
+#include <math.h>
+#include <strings.h>
+
+#include "sy_quant_panel.h"
+
+/* To the nearest integer, halves away from zero; |v| is far below what an int holds. As roundf, but
+ * without a call an element. */
+static int round_half_away(float v)
+{
+    const int whole = (int)v;
+    const float rest = v - (float)whole; /* exact */
+
+    return whole + (rest >= 0.5f) - (rest <= -0.5f);
+}
+
+/* The integers of one block, and its scale. All arithmetic is fp32, one operation after another, as
+ * ggml's reference has it. A scale that f16 holds as zero leaves integers of zero. */
+static int round_q8(uint8_t *dst, const float w[SY_QUANT_BLOCK])
+{
+    float max = 0.0f;
+
+    for (size_t i = 0; i < SY_QUANT_BLOCK; i++) max = fmaxf(max, fabsf(w[i]));
+    const float d = max / 127.0f;
+    const uint16_t scale = sy_f32_to_f16(d);
+    const float inverse = (scale & 0x7fff) != 0 ? 1.0f / d : 0.0f;
+    if (!isfinite(sy_f16_to_f32(scale))) return 0;
+    memcpy(dst, &scale, sizeof(scale));
+    for (size_t i = 0; i < SY_QUANT_BLOCK; i++)
+        dst[QUANT_SCALE_BYTES + i] = (uint8_t)(int8_t)round_half_away(w[i] * inverse);
+    return 1;
+}
+
+static int round_q4(uint8_t *dst, const float w[SY_QUANT_BLOCK])
+{
+    const size_t half = SY_QUANT_BLOCK / 2;
+    float max = 0.0f; /* with its sign */
+    uint8_t q[SY_QUANT_BLOCK];
+
+    for (size_t i = 0; i < SY_QUANT_BLOCK; i++)
+        if (fabsf(w[i]) > fabsf(max)) max = w[i];
+    const float d = max / -8.0f;
+    const uint16_t scale = sy_f32_to_f16(d);
+    const float inverse = (scale & 0x7fff) != 0 ? 1.0f / d : 0.0f;
+    if (!isfinite(sy_f16_to_f32(scale))) return 0;
+    memcpy(dst, &scale, sizeof(scale));
+    for (size_t i = 0; i < SY_QUANT_BLOCK; i++) {
+        const int nibble = (int)(w[i] * inverse + 8.5f); /* 0.5 to 16.5: never negative */
+        q[i] = (uint8_t)SY_MIN(nibble, 15);
+    }
+    for (size_t i = 0; i < half; i++)
+        dst[QUANT_SCALE_BYTES + i] = (uint8_t)(q[i] | q[i + half] << 4);
+    return 1;
+}
+
+/* Elements [at, at + 32) of a row of k as floats, zeros past its end. 0: one is not a number. */
+static int widen_block(float w[SY_QUANT_BLOCK], const uint8_t *row, sy_dtype from, size_t at,
+                       size_t k)
+{
+    const size_t n = SY_MIN((size_t)SY_QUANT_BLOCK, k - at);
+
+    memset(w, 0, SY_QUANT_BLOCK * sizeof(*w));
+    sy_dtype_widen(w, row + at * sy_dtype_bytes(from), from, n);
+    return sy_dtype_all_finite(w, SY_F32, n);
+}
+
+sy_status sy_quantize_rows(void *dst, sy_dtype to, const void *src, sy_dtype from, size_t n,
+                           uint32_t k)
+{
+    const size_t row_bytes = (size_t)k * sy_dtype_bytes(from);
+    uint8_t *out = dst;
+
+    SY_ASSERT(sy_dtype_is_quant(to) && sy_dtype_bytes(from) != 0);
+    for (size_t row = 0; row < n; row++) {
+        for (size_t at = 0; at < k; at += SY_QUANT_BLOCK) {
+            float w[SY_QUANT_BLOCK];
+            if (!widen_block(w, (const uint8_t *)src + row * row_bytes, from, at, k))
+                return SY_EINVAL;
+            if (to == SY_Q8 ? !round_q8(out, w) : !round_q4(out, w)) return SY_EINVAL;
+            out += quant_row_block_bytes(to);
+        }
+    }
+    return SY_OK;
+}
+
+size_t sy_qrows_bytes(size_t T, uint32_t k)
+{
+    const size_t blocks = quant_blocks(k);
+    const size_t block_bytes = SY_QUANT_BLOCK + sizeof(float) + sizeof(int32_t);
+    size_t bytes;
+
+    if (__builtin_mul_overflow(blocks * block_bytes, T, &bytes) ||
+        __builtin_add_overflow(bytes, SY_CACHE_LINE - 1, &bytes)) {
+        return 0;
+    }
+    return bytes / SY_CACHE_LINE * SY_CACHE_LINE;
+}
+
+void sy_qrows_at(sy_qrows *out, void *memory, size_t T, uint32_t k)
+{
+    uint8_t *at = memory;
+
+    out->blocks = quant_blocks(k);
+    out->stride = out->blocks * SY_QUANT_BLOCK;
+    out->q = memory;
+    at += T * out->stride;
+    out->scale = (float *)(void *)at;
+    at += T * out->blocks * sizeof(float);
+    out->sum = (int32_t *)(void *)at;
+}
+
+const char *sy_arithmetic_name(sy_activations activations)
+{
+    switch (activations) {
+    case SY_ACT_Q8: return "q8-block/1";
+    case SY_ACT_BF16: return "bf16-pair/1";
+    case SY_ACT_F32: break;
+    }
+    return SY_ARITHMETIC;
+}
+
+sy_status sy_precision_parse(sy_precision *out, const char *weights, const char *activations,
+                             sy_error *err)
+{
+    *out = (sy_precision){SY_DTYPE_NONE, SY_ACT_F32};
+    if (strcasecmp(weights, "q8") == 0) {
+        out->weights = SY_Q8;
+    } else if (strcasecmp(weights, "q4") == 0) {
+        out->weights = SY_Q4;
+    } else if (strcasecmp(weights, "bf16") == 0) {
+        out->weights = SY_BF16;
+    } else if (strcasecmp(weights, "as-stored") != 0) {
+        return sy_error_set(err, SY_EINVAL, "weights '%s': use as-stored, bf16, q8 or q4", weights);
+    }
+    if (strcasecmp(activations, "q8") == 0) {
+        out->activations = SY_ACT_Q8;
+    } else if (strcasecmp(activations, "bf16") == 0) {
+        out->activations = SY_ACT_BF16;
+    } else if (strcasecmp(activations, "f32") != 0) {
+        return sy_error_set(err, SY_EINVAL, "activations '%s': use f32, bf16 or q8", activations);
+    }
+    if (out->activations == SY_ACT_BF16 && sy_dtype_is_quant(out->weights)) {
+        return sy_error_set(err, SY_EINVAL,
+                            "activations 'bf16' need bf16 weights: leave out --weights, or use "
+                            "--activations q8");
+    }
+    if (out->activations == SY_ACT_Q8 && !sy_dtype_is_quant(out->weights)) {
+        return sy_error_set(err, SY_EINVAL,
+                            "activations 'q8' need weights of integers: use --weights q8 or q4, "
+                            "or --activations f32");
+    }
+    return SY_OK;
+}

@@ -1,0 +1,52 @@
+/* sy_precision_text.c - see sy_precision_text.h. */
+#include "sy_precision_text.h"
+
+#include <stdio.h>
+
+#include "sy_metrics.h"
+
+sy_status sy_precision_read(sy_precision *out, const char *weights, const char *activations,
+                            sy_error *err)
+{
+    const sy_status st = sy_precision_parse(out, weights, activations, err);
+
+    if (st == SY_OK && out->activations == SY_ACT_BF16)
+        return sy_error_set(err, SY_EUNIMPLEMENTED,
+                            "activations 'bf16': not served yet; use --activations f32, or q8 with "
+                            "--weights q8 or q4");
+    return st;
+}
+
+const char *sy_weights_name(sy_dtype weights)
+{
+    return weights == SY_DTYPE_NONE ? "as-stored" : sy_dtype_name(weights);
+}
+
+const char *sy_activations_name(sy_activations activations)
+{
+    return activations == SY_ACT_Q8 ? "q8" : "f32";
+}
+
+uint32_t sy_precision_policies(char (*out)[SY_PRECISION_POLICY_BYTES], const char *prefix,
+                               sy_precision precision)
+{
+    uint32_t n = 0;
+
+    if (sy_dtype_is_quant(precision.weights))
+        snprintf(out[n++], SY_PRECISION_POLICY_BYTES, "%sweights=%s", prefix,
+                 sy_weights_name(precision.weights));
+    if (precision.activations != SY_ACT_F32)
+        snprintf(out[n++], SY_PRECISION_POLICY_BYTES, "%sactivations=%s", prefix,
+                 sy_activations_name(precision.activations));
+    return n;
+}
+
+void sy_precision_metric(const char *name, sy_precision precision)
+{
+    char labels[64];
+
+    snprintf(labels, sizeof(labels), "weights=\"%s\",activations=\"%s\"",
+             sy_weights_name(precision.weights), sy_activations_name(precision.activations));
+    sy_metric_set(
+        sy_metric_gauge(name, "How weights are held, and rows multiplied with them", labels), 1);
+}
