@@ -64,7 +64,8 @@ typedef struct sy_precision {
 const char *sy_arithmetic_name(sy_activations activations);
 /* From the options' texts: weights "as-stored" (or "bf16", where that is what is stored: checked by
  * whoever loads), "q8", "q4"; activations "f32", "bf16", "q8". SY_EINVAL says what would do, also
- * for q8 activations with weights as stored, and bf16 ones with rounded weights. */
+ * for q8 activations with weights as stored, and bf16 ones with rounded weights: these set weights
+ * to SY_BF16. */
 SY_MUST_USE sy_status sy_precision_parse(sy_precision *out, const char *weights,
                                          const char *activations, sy_error *err);
 

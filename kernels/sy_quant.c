@@ -137,6 +137,7 @@ sy_status sy_precision_parse(sy_precision *out, const char *weights, const char 
         out->activations = SY_ACT_Q8;
     } else if (strcasecmp(activations, "bf16") == 0) {
         out->activations = SY_ACT_BF16;
+        if (out->weights == SY_DTYPE_NONE) out->weights = SY_BF16;
     } else if (strcasecmp(activations, "f32") != 0) {
         return sy_error_set(err, SY_EINVAL, "activations '%s': use f32, bf16 or q8", activations);
     }

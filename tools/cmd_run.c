@@ -80,7 +80,7 @@ static int parse(options *o, int argc, char **argv)
                       NULL, 0, NULL, &err) != SY_OK)
         return tool_usage_error(&err) == 0 ? -1 : 2;
     if (o->model == NULL) return tool_bad_option("--model DIR is missing");
-    if (sy_precision_read(&o->precision, o->weights, o->activations, &err) != SY_OK)
+    if (sy_precision_parse(&o->precision, o->weights, o->activations, &err) != SY_OK)
         return tool_bad_option("%s", err.message);
     return tool_sampling_check(&o->sampling);
 }

@@ -53,7 +53,7 @@ static sy_status check_options(up_options *o, sy_error *err)
 {
     sy_log_level level;
     sy_precision precision;
-    const sy_status st = sy_precision_read(&precision, o->weights, o->activations, err);
+    const sy_status st = sy_precision_parse(&precision, o->weights, o->activations, err);
 
     if (st != SY_OK) return st;
     if (o->model == NULL) return sy_error_set(err, SY_EINVAL, "--model DIR is required");

@@ -34,6 +34,13 @@ void sy_ref_matmul_quant(float *y, size_t y_stride, const float *x, size_t x_str
     }
 }
 
+/* Rows in shared memory may change between the two looks at them. Then the integers are worth no
+ * more than the row, but no input makes this undefined: fmaxf drops a NaN. */
+static int8_t to_int8(float x)
+{
+    return (int8_t)rintf(fminf(fmaxf(x, -127.0f), 127.0f));
+}
+
 /* The n inputs of one block; the rest of its q becomes zeros. */
 static void quantize_block(int8_t q[SY_QUANT_BLOCK], float *scale, int32_t *sum, const float *x,
                            size_t n)
@@ -50,7 +57,7 @@ static void quantize_block(int8_t q[SY_QUANT_BLOCK], float *scale, int32_t *sum,
     *scale = s.scale;
     *sum = 0;
     for (size_t i = 0; i < n && s.inverse > 0; i++) {
-        q[i] = (int8_t)rintf(x[i] * s.inverse);
+        q[i] = to_int8(x[i] * s.inverse);
         *sum += q[i];
     }
 }

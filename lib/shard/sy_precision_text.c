@@ -5,18 +5,6 @@
 
 #include "sy_metrics.h"
 
-sy_status sy_precision_read(sy_precision *out, const char *weights, const char *activations,
-                            sy_error *err)
-{
-    const sy_status st = sy_precision_parse(out, weights, activations, err);
-
-    if (st == SY_OK && out->activations == SY_ACT_BF16)
-        return sy_error_set(err, SY_EUNIMPLEMENTED,
-                            "activations 'bf16': not served yet; use --activations f32, or q8 with "
-                            "--weights q8 or q4");
-    return st;
-}
-
 const char *sy_weights_name(sy_dtype weights)
 {
     return weights == SY_DTYPE_NONE ? "as-stored" : sy_dtype_name(weights);
@@ -24,7 +12,12 @@ const char *sy_weights_name(sy_dtype weights)
 
 const char *sy_activations_name(sy_activations activations)
 {
-    return activations == SY_ACT_Q8 ? "q8" : "f32";
+    switch (activations) {
+    case SY_ACT_Q8: return "q8";
+    case SY_ACT_BF16: return "bf16";
+    case SY_ACT_F32: break;
+    }
+    return "f32";
 }
 
 uint32_t sy_precision_policies(char (*out)[SY_PRECISION_POLICY_BYTES], const char *prefix,

@@ -9,16 +9,12 @@
     "as-stored; or rounded as they are loaded, in blocks of 32 with a scale: q8, 8.5 bits a " \
     "weight, or q4, 4.5 bits; default as-stored"
 #define SY_ACTIVATIONS_HELP                                                                       \
-    "f32; or q8: rows are rounded to int8 before every product, which needs --weights q8 or q4; " \
-    "default f32"
+    "f32; or rounded before every product: bf16, for checkpoints of bf16, or q8, with --weights " \
+    "q8 "                                                                                         \
+    "or q4; default f32"
 
-/* sy_precision_parse, and SY_EUNIMPLEMENTED for bf16 activations, which kernels have, but neither
- * trunk nor experts use yet. */
-SY_MUST_USE sy_status sy_precision_read(sy_precision *out, const char *weights,
-                                        const char *activations, sy_error *err);
-
-const char *sy_weights_name(sy_dtype weights);               /* "as-stored", "q8", "q4" */
-const char *sy_activations_name(sy_activations activations); /* "f32", "q8" */
+const char *sy_weights_name(sy_dtype weights);               /* "as-stored", "bf16", "q8", "q4" */
+const char *sy_activations_name(sy_activations activations); /* "f32", "bf16", "q8" */
 
 /* What a reply says of a precision that is not exact: "weights=q4", "activations=q8". */
 enum { SY_PRECISION_POLICIES_MAX = 2, SY_PRECISION_POLICY_BYTES = 40 };

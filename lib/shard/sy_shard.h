@@ -116,20 +116,21 @@ typedef struct sy_shard_scratch {
     size_t capacity_floats;
     float *tile; /* one tile a pool thread */
     size_t tile_floats;
-    /* With int8 activations, in place of h: the rows of x in use, and all of h. */
+    /* With rounded activations, in place of h: the rows of x in use, and all of h. */
     void *rounded;
     size_t rounded_bytes;
-    sy_qrows h_rounded; /* of the latest call */
+    sy_qrows h_rounded; /* int8, of the latest call */
+    uint16_t *h_pairs;  /* bf16, the same */
     uint32_t *index;    /* which row of x_rounded is which */
     size_t n_index;
 } sy_shard_scratch;
 void sy_shard_scratch_free(sy_shard_scratch *scratch);
 
 /* y[i] = Down(silu(Gate x) * (Up x)) with x = row x_row[i] (x_row NULL: row i), for the rows of
- * every group; rows in no group are not written. The groups' shards are of one store; with its int8
- * activations x is rounded once a row, and silu(Gate x) * (Up x) before Down. Each element is one
- * chain of fused multiply-adds (sy_kernels.h): neither the pool, nor what else is in the batch,
- * changes a bit. x: [.,H] rows x_stride floats apart; y: [R,H] packed. SY_ENOMEM. */
+ * every group; rows in no group are not written. The groups' shards are of one store; with its
+ * rounded activations x is rounded once a row, and silu(Gate x) * (Up x) before Down. Each element
+ * is one chain of fused multiply-adds (sy_kernels.h): neither the pool, nor what else is in the
+ * batch, changes a bit. x: [.,H] rows x_stride floats apart; y: [R,H] packed. SY_ENOMEM. */
 SY_MUST_USE sy_status sy_shard_compute(float *y, const float *x, size_t x_stride,
                                        const uint32_t *x_row, const sy_shard_group *groups,
                                        size_t n_groups, sy_shard_scratch *scratch, sy_pool *pool,

@@ -4,9 +4,9 @@
  * copies its rows of x once a chunk. Rows pass in tiles small enough that gate and up of a tile
  * stay in the second-level cache with the chunk's weights.
  *
- * With int8 activations the rows of x in use are rounded first, each once, however many experts it
- * goes to. A chunk is whole blocks, so its part of h is rounded where it is made: h is never in
- * memory as fp32. */
+ * With activations of int8 or bf16 the rows of x in use are rounded first, each once, however many
+ * experts it goes to. A chunk is whole blocks, so its part of h is rounded where it is made: h is
+ * never in memory as fp32. */
 #include "sy_shard.h"
 
 #include <stdlib.h>
@@ -36,11 +36,13 @@ typedef struct job {
     size_t chunk_panels, chunks; /* of a task; a group */
     float *tile;                 /* [threads][THREAD_FLOATS] */
     const sy_kernels *kernels;
-    /* With int8 activations. */
+    /* With rounded activations. */
+    sy_activations activations;
     const uint32_t *used; /* [n_used] rows of x */
     uint32_t *used_by;    /* [R]: which of those */
     size_t n_used;
-    sy_qrows x_rounded, h_rounded; /* [n_used,H], [R,F] */
+    sy_qrows x_rounded, h_rounded; /* int8: [n_used,H], [R,F] */
+    uint16_t *x_pairs, *h_pairs;   /* bf16: the same */
 } job;
 
 /* A thread's: gate's and up's output of a tile, and the tile as int8 with scales and sums. */
@@ -140,7 +142,7 @@ static void down_task(void *arg, size_t task, unsigned thread)
                        &g->shard->down, c.begin, c.end);
 }
 
-/* ---- int8 activations ---- */
+/* ---- rounded activations ---- */
 
 static void round_task(void *arg, size_t task, unsigned thread)
 {
@@ -148,9 +150,13 @@ static void round_task(void *arg, size_t task, unsigned thread)
     const size_t end = SY_MIN((task + 1) * ROUND_ROWS, j->n_used);
 
     (void)thread;
-    for (size_t i = task * ROUND_ROWS; i < end; i++)
-        j->kernels->quantize(&j->x_rounded, i, j->x + (size_t)j->used[i] * j->x_stride, j->x_stride,
-                             1, j->hidden);
+    for (size_t i = task * ROUND_ROWS; i < end; i++) {
+        const float *x = j->x + (size_t)j->used[i] * j->x_stride;
+        if (j->activations == SY_ACT_Q8)
+            j->kernels->quantize(&j->x_rounded, i, x, j->x_stride, 1, j->hidden);
+        else
+            j->kernels->round_bf16(j->x_pairs + i * j->hidden, x, j->hidden);
+    }
 }
 
 /* From row `row` on. */
@@ -174,6 +180,34 @@ static void place_blocks(const sy_qrows *to, size_t row, size_t block, const sy_
     }
 }
 
+/* y: [rows, w->n] of rows r on, which are those of x that used_by says. */
+static void multiply_x(const job *j, float *y, uint32_t r, size_t rows, const sy_panels *w)
+{
+    const uint32_t *row = j->used_by + r;
+    const size_t end = sy_panels_count(w->n);
+
+    if (j->activations == SY_ACT_Q8)
+        j->kernels->matmul_q8(y, w->n, &j->x_rounded, row, rows, w, 0, end);
+    else
+        j->kernels->matmul_bf16(y, w->n, j->x_pairs, j->hidden, row, rows, w, 0, end);
+}
+
+/* The chunk's columns of h for rows r on, rounded. scratch: ROUNDED_FLOATS. */
+static void keep_h(const job *j, const chunk *c, uint32_t r, size_t rows, const float *h,
+                   float *scratch)
+{
+    sy_qrows q;
+
+    if (j->activations == SY_ACT_Q8) {
+        sy_qrows_at(&q, scratch, rows, c->cols);
+        j->kernels->quantize(&q, 0, h, c->cols, rows, c->cols);
+        place_blocks(&j->h_rounded, r, c->col / SY_QUANT_BLOCK, &q, rows);
+        return;
+    }
+    for (size_t i = 0; i < rows; i++)
+        j->kernels->round_bf16(j->h_pairs + (r + i) * j->ffn + c->col, h + i * c->cols, c->cols);
+}
+
 static void rounded_gate_up_task(void *arg, size_t task, unsigned thread)
 {
     const job *j = arg;
@@ -185,16 +219,11 @@ static void rounded_gate_up_task(void *arg, size_t task, unsigned thread)
 
     for (uint32_t r = g->begin; r < g->end; r += TILE_ROWS) {
         const size_t rows = SY_MIN((size_t)(g->end - r), (size_t)TILE_ROWS);
-        sy_qrows h;
 
-        j->kernels->matmul_q8(gate_out, c.cols, &j->x_rounded, j->used_by + r, rows, &gate, 0,
-                              c.end - c.begin);
-        j->kernels->matmul_q8(up_out, c.cols, &j->x_rounded, j->used_by + r, rows, &up, 0,
-                              c.end - c.begin);
+        multiply_x(j, gate_out, r, rows, &gate);
+        multiply_x(j, up_out, r, rows, &up);
         j->kernels->swiglu(gate_out, gate_out, up_out, rows * c.cols);
-        sy_qrows_at(&h, up_out + TILE_FLOATS, rows, c.cols);
-        j->kernels->quantize(&h, 0, gate_out, c.cols, rows, c.cols);
-        place_blocks(&j->h_rounded, r, c.col / SY_QUANT_BLOCK, &h, rows);
+        keep_h(j, &c, r, rows, gate_out, up_out + TILE_FLOATS);
     }
 }
 
@@ -203,11 +232,17 @@ static void rounded_down_task(void *arg, size_t task, unsigned thread)
     const job *j = arg;
     const chunk c = chunk_of(j, task, j->hidden);
     const sy_shard_group *g = c.group;
-    const sy_qrows h = rounded_from(&j->h_rounded, g->begin);
+    const size_t rows = g->end - g->begin;
+    float *y = j->y + (size_t)g->begin * j->hidden;
 
     (void)thread;
-    j->kernels->matmul_q8(j->y + (size_t)g->begin * j->hidden, j->hidden, &h, NULL,
-                          g->end - g->begin, &g->shard->down, c.begin, c.end);
+    if (j->activations == SY_ACT_Q8) {
+        const sy_qrows h = rounded_from(&j->h_rounded, g->begin);
+        j->kernels->matmul_q8(y, j->hidden, &h, NULL, rows, &g->shard->down, c.begin, c.end);
+    } else {
+        j->kernels->matmul_bf16(y, j->hidden, j->h_pairs + (size_t)g->begin * j->ffn, j->ffn, NULL,
+                                rows, &g->shard->down, c.begin, c.end);
+    }
 }
 
 static size_t x_row_of(const job *j, uint32_t r)
@@ -244,21 +279,39 @@ static sy_status list_used(job *j, sy_shard_scratch *scratch)
     return SY_OK;
 }
 
+/* Bytes of rows as they are rounded, whole lines; 0 on overflow. */
+static size_t rounded_bytes(const job *j, size_t rows, uint32_t width)
+{
+    size_t bytes;
+
+    if (j->activations == SY_ACT_Q8)
+        bytes = sy_qrows_bytes(rows, width);
+    else if (__builtin_mul_overflow(rows * sizeof(uint16_t), (size_t)width, &bytes))
+        bytes = 0;
+    return bytes > SIZE_MAX / 4 ? 0 : (bytes + 63) & ~(size_t)63;
+}
+
 static sy_status make_rounded(job *j, sy_shard_scratch *scratch)
 {
     const sy_status st = list_used(j, scratch);
-    const size_t x_bytes = (sy_qrows_bytes(j->n_used, j->hidden) + 63) & ~(size_t)63;
-    const size_t h_bytes = sy_qrows_bytes(j->rows, j->ffn);
+    const size_t x_bytes = rounded_bytes(j, j->n_used, j->hidden);
+    const size_t h_bytes = rounded_bytes(j, j->rows, j->ffn);
     uint8_t *memory;
 
     if (st != SY_OK || j->n_used == 0) return st;
-    if (x_bytes == 0 || h_bytes == 0 || h_bytes > SIZE_MAX - x_bytes) return SY_ENOMEM;
+    if (x_bytes == 0 || h_bytes == 0) return SY_ENOMEM;
     memory = grown(scratch->rounded, &scratch->rounded_bytes, x_bytes + h_bytes, 1);
     if (memory == NULL) return SY_ENOMEM;
     scratch->rounded = memory;
-    sy_qrows_at(&j->x_rounded, memory, j->n_used, j->hidden);
-    sy_qrows_at(&j->h_rounded, memory + x_bytes, j->rows, j->ffn);
+    if (j->activations == SY_ACT_Q8) {
+        sy_qrows_at(&j->x_rounded, memory, j->n_used, j->hidden);
+        sy_qrows_at(&j->h_rounded, memory + x_bytes, j->rows, j->ffn);
+    } else {
+        j->x_pairs = (uint16_t *)(void *)memory;
+        j->h_pairs = (uint16_t *)(void *)(memory + x_bytes);
+    }
     scratch->h_rounded = j->h_rounded;
+    scratch->h_pairs = j->h_pairs;
     return SY_OK;
 }
 
@@ -314,7 +367,8 @@ sy_status sy_shard_compute(float *y, const float *x, size_t x_stride, const uint
 
     for (size_t i = 0; i < n_groups; i++) j.rows = SY_MAX(j.rows, groups[i].end);
     if (j.rows == 0) return SY_OK;
-    const int rounded = groups[0].shard->activations == SY_ACT_Q8;
+    j.activations = groups[0].shard->activations;
+    const int rounded = j.activations != SY_ACT_F32;
     j.ffn = groups[0].shard->gate.n;
     j.hidden = groups[0].shard->down.n;
     st = make_scratch(&j, scratch, sy_pool_threads(pool), rounded);

@@ -22,7 +22,7 @@ typedef struct probe {
     const sy_shard *shard;
     float *x, *y; /* [H] */
     sy_shard_scratch scratch;
-    void *rounded; /* of the reference kernels, with int8 activations: x */
+    void *rounded; /* of the reference kernels, with int8 or bf16 activations: x */
     sy_qrows x_rounded;
 } probe;
 
@@ -122,21 +122,49 @@ static const char *check_rounded(const probe *p)
     return NULL;
 }
 
+/* ---- bf16 activations ---- */
+
+static const char *check_pairs(const probe *p)
+{
+    const sy_kernels *ref = sy_kernels_at(0);
+    const sy_shard *s = p->shard;
+    uint16_t *x = p->rounded, pairs[SY_PANEL];
+    const uint16_t *h = p->scratch.h_pairs;
+    float a[SY_PANEL], b[SY_PANEL];
+
+    ref->round_bf16(x, p->x, s->gate.k);
+    for (size_t i = 0; i < sy_panels_count(s->gate.n); i += panel_stride(&s->gate)) {
+        const sy_panels gate = panels_of(&s->gate, i, 1), up = panels_of(&s->up, i, 1);
+        ref->matmul_bf16(a, SY_PANEL, x, gate.k, NULL, 1, &gate, 0, 1);
+        ref->matmul_bf16(b, SY_PANEL, x, up.k, NULL, 1, &up, 0, 1);
+        ref->swiglu(a, a, b, gate.n);
+        ref->round_bf16(pairs, a, gate.n);
+        if (memcmp(h + i * SY_PANEL, pairs, gate.n * sizeof(*pairs)) != 0) return "gate and up";
+    }
+    for (size_t i = 0; i < sy_panels_count(s->down.n); i += panel_stride(&s->down)) {
+        const sy_panels down = panels_of(&s->down, i, 1);
+        ref->matmul_bf16(a, SY_PANEL, h, down.k, NULL, 1, &down, 0, 1);
+        if (differs(p->y + i * SY_PANEL, a, down.n)) return "down";
+    }
+    return NULL;
+}
+
 /* ---- the probe ---- */
 
 static sy_status probe_open(probe *p, const sy_shard *shard)
 {
-    const size_t bytes = sy_qrows_bytes(1, shard->gate.k);
+    const size_t bytes = shard->activations == SY_ACT_Q8 ? sy_qrows_bytes(1, shard->gate.k)
+                                                         : shard->gate.k * sizeof(uint16_t);
 
     *p = (probe){.shard = shard};
     p->x = malloc(shard->gate.k * sizeof(*p->x));
     p->y = malloc(shard->down.n * sizeof(*p->y));
     if (p->x == NULL || p->y == NULL) return SY_ENOMEM;
     for (size_t i = 0; i < shard->gate.k; i++) p->x[i] = 2 * sy_unit_float(sy_splitmix64(i)) - 1;
-    if (shard->activations != SY_ACT_Q8) return SY_OK;
+    if (shard->activations == SY_ACT_F32) return SY_OK;
     p->rounded = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
     if (p->rounded == NULL) return SY_ENOMEM;
-    sy_qrows_at(&p->x_rounded, p->rounded, 1, shard->gate.k);
+    if (shard->activations == SY_ACT_Q8) sy_qrows_at(&p->x_rounded, p->rounded, 1, shard->gate.k);
     return SY_OK;
 }
 
@@ -151,6 +179,8 @@ static void probe_close(probe *p)
 sy_status sy_shard_probe(uint64_t *out, const sy_shard *shard, const sy_kernels *kernels,
                          sy_error *err)
 {
+    static const char *(*const check[])(const probe *p) = {
+        [SY_ACT_F32] = check_floats, [SY_ACT_Q8] = check_rounded, [SY_ACT_BF16] = check_pairs};
     const sy_shard_group group = {shard, 0, 1};
     const char *wrong;
     probe p;
@@ -158,7 +188,7 @@ sy_status sy_shard_probe(uint64_t *out, const sy_shard *shard, const sy_kernels 
 
     SY_TRY(probe_open(&p, shard));
     SY_TRY(sy_shard_compute(p.y, p.x, shard->gate.k, NULL, &group, 1, &p.scratch, NULL, kernels));
-    wrong = shard->activations == SY_ACT_Q8 ? check_rounded(&p) : check_floats(&p);
+    wrong = check[shard->activations](&p);
     canonical_nan(p.y, shard->down.n);
     *out = sy_digest(p.y, shard->down.n * sizeof(*p.y));
     if (wrong != NULL)

@@ -40,7 +40,8 @@ struct sy_trunk_ws {
     size_t score_floats;
     uint32_t *block; /* [rows + 1]: where the batch's blocks of rows begin: sy_attention.c */
     float *storage;
-    void *rounded; /* [rows, max(H, nh*hd)] as int8 (sy_qrows), with such activations; else NULL */
+    void *rounded; /* [rows, max(H, nh*hd)] as int8 (sy_qrows) or bf16, with such activations; NULL
+                      with fp32 ones */
 };
 
 /* SY_ENOMEM: no room for rounded rows. ws->rows_max is set. */
@@ -50,8 +51,8 @@ typedef struct trunk_product {
     float *y; /* [rows, w->n] */
     const sy_panels *w;
 } trunk_product;
-/* n >= 1 matrices over the same x, rows of w->k floats, in one run of the pool: with int8
- * activations x is rounded once. */
+/* n >= 1 matrices over the same x, rows of w->k floats, in one run of the pool: with
+ * activations of int8 or bf16 x is rounded once. */
 void trunk_matmuls(const sy_trunk *trunk, sy_trunk_ws *ws, const trunk_product *product, size_t n,
                    const float *x, size_t rows);
 

@@ -22,6 +22,7 @@ typedef struct matmul_job {
     uint32_t k;
     size_t chunk;            /* panels a task */
     const sy_qrows *rounded; /* x as int8, or NULL */
+    uint16_t *pairs;         /* x as bf16, or NULL */
 } matmul_job;
 
 static size_t chunks_of(const sy_panels *w, size_t chunk)
@@ -41,6 +42,8 @@ static void matmul_task(void *arg, size_t i, unsigned thread)
     const size_t end = SY_MIN(begin + j->chunk, sy_panels_count(p->w->n));
     if (j->rounded != NULL)
         j->kernels->matmul_q8(p->y, p->w->n, j->rounded, NULL, j->rows, p->w, begin, end);
+    else if (j->pairs != NULL)
+        j->kernels->matmul_bf16(p->y, p->w->n, j->pairs, j->k, NULL, j->rows, p->w, begin, end);
     else
         j->kernels->matmul(p->y, p->w->n, j->x, j->k, NULL, j->rows, p->w, begin, end);
 }
@@ -51,7 +54,10 @@ static void round_task(void *arg, size_t i, unsigned thread)
     const size_t begin = i * ROUND_CHUNK, n = SY_MIN((size_t)ROUND_CHUNK, j->rows - begin);
 
     (void)thread;
-    j->kernels->quantize(j->rounded, begin, j->x + begin * j->k, j->k, n, j->k);
+    if (j->rounded != NULL)
+        j->kernels->quantize(j->rounded, begin, j->x + begin * j->k, j->k, n, j->k);
+    else
+        j->kernels->round_bf16(j->pairs + begin * j->k, j->x + begin * j->k, n * j->k);
 }
 
 sy_status trunk_ws_rounding(sy_trunk_ws *ws, const sy_trunk *trunk)
@@ -59,8 +65,10 @@ sy_status trunk_ws_rounding(sy_trunk_ws *ws, const sy_trunk *trunk)
     const sy_model_desc *d = &trunk->desc;
     const size_t width = SY_MAX((size_t)d->hidden, (size_t)d->n_heads * d->head_dim);
 
-    if (trunk->precision.activations != SY_ACT_Q8) return SY_OK;
-    const size_t bytes = sy_qrows_bytes(ws->rows_max, (uint32_t)width);
+    if (trunk->precision.activations == SY_ACT_F32) return SY_OK;
+    const size_t bytes = trunk->precision.activations == SY_ACT_Q8
+                             ? sy_qrows_bytes(ws->rows_max, (uint32_t)width)
+                             : ws->rows_max * width * sizeof(uint16_t);
     if (bytes == 0 || bytes > SIZE_MAX - 63) return SY_ENOMEM;
     ws->rounded = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
     return ws->rounded != NULL ? SY_OK : SY_ENOMEM;
@@ -70,7 +78,7 @@ void trunk_matmuls(const sy_trunk *trunk, sy_trunk_ws *ws, const trunk_product *
                    const float *x, size_t rows)
 {
     const sy_panels *w = product[0].w;
-    matmul_job job = {trunk->kernels, product, n, x, rows, w->k, CHUNK_MIN, NULL};
+    matmul_job job = {trunk->kernels, product, n, x, rows, w->k, CHUNK_MIN, NULL, NULL};
     size_t tasks = 0, columns = 0;
     sy_qrows rounded;
 
@@ -89,7 +97,10 @@ void trunk_matmuls(const sy_trunk *trunk, sy_trunk_ws *ws, const trunk_product *
     if (trunk->precision.activations == SY_ACT_Q8) {
         sy_qrows_at(&rounded, ws->rounded, rows, w->k);
         job.rounded = &rounded;
-        sy_pool_run(pool, (rows + ROUND_CHUNK - 1) / ROUND_CHUNK, round_task, &job);
+    } else if (trunk->precision.activations == SY_ACT_BF16) {
+        job.pairs = ws->rounded;
     }
+    if (ws->rounded != NULL)
+        sy_pool_run(pool, (rows + ROUND_CHUNK - 1) / ROUND_CHUNK, round_task, &job);
     sy_pool_run(pool, tasks, matmul_task, &job);
 }

@@ -38,14 +38,19 @@ static sy_status check_share(const char *name, double value, sy_error *err)
 /* Nodes are expected to be as this process is, unless their options are given here as well. */
 static sy_status read_precisions(agg_options *o, sy_error *err)
 {
-    const int rounded = o->expert_weights == NULL || strcmp(o->expert_weights, "as-stored") != 0;
-    const char *like_own = rounded ? o->activations : "f32";
+    const char *like_own;
+    sy_precision experts;
     sy_status st;
 
-    SY_TRY(sy_precision_read(&o->precision, o->weights, o->activations, err));
-    st = sy_precision_read(&o->expert_precision,
-                           o->expert_weights == NULL ? o->weights : o->expert_weights,
-                           o->expert_activations == NULL ? like_own : o->expert_activations, err);
+    SY_TRY(sy_precision_parse(&o->precision, o->weights, o->activations, err));
+    like_own = o->activations;
+    if (o->expert_weights != NULL &&
+        sy_precision_parse(&experts, o->expert_weights, o->activations, err) != SY_OK)
+        like_own = "f32"; /* the trunk's do not go with these weights */
+    sy_error_clear(err);
+    st = sy_precision_parse(&o->expert_precision,
+                            o->expert_weights == NULL ? o->weights : o->expert_weights,
+                            o->expert_activations == NULL ? like_own : o->expert_activations, err);
     if (st != SY_OK) sy_error_prefix(err, "--expert-weights, --expert-activations");
 out:
     return st;
@@ -73,104 +78,107 @@ out:
     return st;
 }
 
-static sy_status parse(agg_options *o, int argc, char **argv, sy_error *err)
+/* A process has one set of options, so the table can be a constant; these are the defaults. */
+static agg_options options = {.router = "remote",
+                              .weights = "as-stored",
+                              .activations = "f32",
+                              .hedge = "on",
+                              .verify_weights = "on",
+                              .shared_memory = "on",
+                              .shared_memory_mb = 64,
+                              .running_max = 64,
+                              .queue_max = 1024,
+                              .step_rows = 256,
+                              .prompt_rows = 64,
+                              .overlap_rows = -1,
+                              .peer_timeout_ms = 10000,
+                              .layer_timeout_ms = 30000,
+                              .slow_min_ms = 30,
+                              .slow_max_ms = 150,
+                              .silent_ms = 600,
+                              .grace_ms = 500,
+                              .slow_factor = 4,
+                              .hedge_share = 0.1,
+                              .shadow_share = 1};
+
+static const sy_arg option_table[] = {
+    {"router", "WHERE",
+     "remote: ask router replicas; inproc: compute the gate here, with the same bits; "
+     "fallback: ask, and compute here when no replica answers",
+     SY_ARG_STRING, &options.router, 0, 0},
+    {"routers", "LIST",
+     "routers that have no lease: dns:///NAME:PORT, HOST:PORT or unix:/PATH, separated by "
+     "commas",
+     SY_ARG_STRING, &options.routers, 0, 0},
+    {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &options.weights, 0, 0},
+    {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &options.activations, 0, 0},
+    {"expert-weights", "FORMAT",
+     "the --weights of expert nodes, if they are others than here: nodes whose weights are "
+     "others are refused",
+     SY_ARG_STRING, &options.expert_weights, 0, 0},
+    {"expert-activations", "TYPE", "the same for their --activations", SY_ARG_STRING,
+     &options.expert_activations, 0, 0},
+    {"max-running", "N", "generations computed together", SY_ARG_INT, &options.running_max, 1,
+     4096},
+    {"max-queue", "N", "generations that may wait for room", SY_ARG_INT, &options.queue_max, 1,
+     1000000},
+    {"step-rows", "N", "token rows a step: decode tokens first, then pieces of prompts", SY_ARG_INT,
+     &options.step_rows, 1, 65536},
+    {"prompt-rows", "N",
+     "of these for prompts while others decode, who wait for the whole step; 0: all that are "
+     "left",
+     SY_ARG_INT, &options.prompt_rows, 0, 65536},
+    {"overlap-rows", "N",
+     "a step of so many rows is computed as two halves, one with the experts while the other "
+     "is in attention; 0: none is; -1: what each half needs so that reading an expert's "
+     "weights twice costs nothing",
+     SY_ARG_INT, &options.overlap_rows, -1, 65536},
+    {"kv-mb", "MB", "memory of the KV cache; 0: enough for max-running contexts, at most 1024",
+     SY_ARG_INT, &options.kv_mb, 0, 1 << 20},
+    {"peer-timeout-ms", "MS", "one attempt at a router or node that nobody can stand in for",
+     SY_ARG_INT, &options.peer_timeout_ms, 1, 3600000},
+    {"layer-timeout-ms", "MS", "one layer with all its attempts", SY_ARG_INT,
+     &options.layer_timeout_ms, 1, 3600000},
+    {"hedge", "on|off",
+     "on: a slow message is sent to another holder as well, the first "
+     "answer wins; off: the slow node is given up",
+     SY_ARG_STRING, &options.hedge, 0, 0},
+    {"slow-factor", "X", "a message is slow after so many times what is usual for its size",
+     SY_ARG_DOUBLE, &options.slow_factor, 0, 0},
+    {"slow-min-ms", "MS", "but not before", SY_ARG_INT, &options.slow_min_ms, 1, 3600000},
+    {"slow-max-ms", "MS", "and at the latest", SY_ARG_INT, &options.slow_max_ms, 1, 3600000},
+    {"silent-ms", "MS",
+     "a late peer from which nothing at all is heard for so long is given up, even if nobody "
+     "else can stand in for it",
+     SY_ARG_INT, &options.silent_ms, 1, 3600000},
+    {"hedge-share", "X", "of all messages, 0 to 1: more are not sent twice", SY_ARG_DOUBLE,
+     &options.hedge_share, 0, 0},
+    {"grace-ms", "MS", "how long a layer waits for a node or router that was here just now",
+     SY_ARG_INT, &options.grace_ms, 0, 3600000},
+    {"shadow-share", "X", "of the messages that shadows get copies of, 0 to 1", SY_ARG_DOUBLE,
+     &options.shadow_share, 0, 0},
+    {"verify-weights", "on|off",
+     "on: what nodes hold is compared with this checkpoint, each "
+     "expert read once, at idle priority; off: nodes are only compared with each other",
+     SY_ARG_STRING, &options.verify_weights, 0, 0},
+    {"shared-memory", "on|off",
+     "on: rows for routers and nodes of this host, and what they compute, are in memory that "
+     "is shared with them; off: all rows go through the connection",
+     SY_ARG_STRING, &options.shared_memory, 0, 0},
+    {"shared-memory-mb", "MB",
+     "of that, for each router and node, at most; memory is only taken as it is used", SY_ARG_INT,
+     &options.shared_memory_mb, 1, 1023},
+};
+
+static sy_status parse(int argc, char **argv, sy_error *err)
 {
-    *o = (agg_options){.router = "remote",
-                       .weights = "as-stored",
-                       .activations = "f32",
-                       .hedge = "on",
-                       .verify_weights = "on",
-                       .shared_memory = "on",
-                       .shared_memory_mb = 64,
-                       .running_max = 64,
-                       .queue_max = 1024,
-                       .step_rows = 256,
-                       .prompt_rows = 64,
-                       .overlap_rows = -1,
-                       .peer_timeout_ms = 10000,
-                       .layer_timeout_ms = 30000,
-                       .slow_min_ms = 30,
-                       .slow_max_ms = 150,
-                       .silent_ms = 600,
-                       .grace_ms = 500,
-                       .slow_factor = 4,
-                       .hedge_share = 0.1,
-                       .shadow_share = 1};
-    const sy_arg extra[] = {
-        {"router", "WHERE",
-         "remote: ask router replicas; inproc: compute the gate here, with the same bits; "
-         "fallback: ask, and compute here when no replica answers",
-         SY_ARG_STRING, &o->router, 0, 0},
-        {"routers", "LIST",
-         "routers that have no lease: dns:///NAME:PORT, HOST:PORT or unix:/PATH, separated by "
-         "commas",
-         SY_ARG_STRING, &o->routers, 0, 0},
-        {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
-        {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
-        {"expert-weights", "FORMAT",
-         "the --weights of expert nodes, if they are others than here: nodes whose weights are "
-         "others are refused",
-         SY_ARG_STRING, &o->expert_weights, 0, 0},
-        {"expert-activations", "TYPE", "the same for their --activations", SY_ARG_STRING,
-         &o->expert_activations, 0, 0},
-        {"max-running", "N", "generations computed together", SY_ARG_INT, &o->running_max, 1, 4096},
-        {"max-queue", "N", "generations that may wait for room", SY_ARG_INT, &o->queue_max, 1,
-         1000000},
-        {"step-rows", "N", "token rows a step: decode tokens first, then pieces of prompts",
-         SY_ARG_INT, &o->step_rows, 1, 65536},
-        {"prompt-rows", "N",
-         "of these for prompts while others decode, who wait for the whole step; 0: all that are "
-         "left",
-         SY_ARG_INT, &o->prompt_rows, 0, 65536},
-        {"overlap-rows", "N",
-         "a step of so many rows is computed as two halves, one with the experts while the other "
-         "is in attention; 0: none is; -1: what each half needs so that reading an expert's "
-         "weights twice costs nothing",
-         SY_ARG_INT, &o->overlap_rows, -1, 65536},
-        {"kv-mb", "MB", "memory of the KV cache; 0: enough for max-running contexts, at most 1024",
-         SY_ARG_INT, &o->kv_mb, 0, 1 << 20},
-        {"peer-timeout-ms", "MS", "one attempt at a router or node that nobody can stand in for",
-         SY_ARG_INT, &o->peer_timeout_ms, 1, 3600000},
-        {"layer-timeout-ms", "MS", "one layer with all its attempts", SY_ARG_INT,
-         &o->layer_timeout_ms, 1, 3600000},
-        {"hedge", "on|off",
-         "on: a slow message is sent to another holder as well, the first "
-         "answer wins; off: the slow node is given up",
-         SY_ARG_STRING, &o->hedge, 0, 0},
-        {"slow-factor", "X", "a message is slow after so many times what is usual for its size",
-         SY_ARG_DOUBLE, &o->slow_factor, 0, 0},
-        {"slow-min-ms", "MS", "but not before", SY_ARG_INT, &o->slow_min_ms, 1, 3600000},
-        {"slow-max-ms", "MS", "and at the latest", SY_ARG_INT, &o->slow_max_ms, 1, 3600000},
-        {"silent-ms", "MS",
-         "a late peer from which nothing at all is heard for so long is given up, even if nobody "
-         "else can stand in for it",
-         SY_ARG_INT, &o->silent_ms, 1, 3600000},
-        {"hedge-share", "X", "of all messages, 0 to 1: more are not sent twice", SY_ARG_DOUBLE,
-         &o->hedge_share, 0, 0},
-        {"grace-ms", "MS", "how long a layer waits for a node or router that was here just now",
-         SY_ARG_INT, &o->grace_ms, 0, 3600000},
-        {"shadow-share", "X", "of the messages that shadows get copies of, 0 to 1", SY_ARG_DOUBLE,
-         &o->shadow_share, 0, 0},
-        {"verify-weights", "on|off",
-         "on: what nodes hold is compared with this checkpoint, each "
-         "expert read once, at idle priority; off: nodes are only compared with each other",
-         SY_ARG_STRING, &o->verify_weights, 0, 0},
-        {"shared-memory", "on|off",
-         "on: rows for routers and nodes of this host, and what they compute, are in memory that "
-         "is "
-         "shared with them; off: all rows go through the connection",
-         SY_ARG_STRING, &o->shared_memory, 0, 0},
-        {"shared-memory-mb", "MB",
-         "of that, for each router and node, at most; memory is only taken as it is used",
-         SY_ARG_INT, &o->shared_memory_mb, 1, 1023},
-    };
-    sy_status st = sy_service_parse(
-        &o->common, argc, argv, "aggregator",
+    const sy_status st = sy_service_parse(
+        &options.common, argc, argv, "aggregator",
         "switchyard-aggregator --model DIR [options]\n\n"
         "The clients' door: runs the model's trunk, asks routers for experts and nodes for "
         "their outputs.",
-        extra, SY_COUNT_OF(extra), err);
-    return st == SY_OK ? check(o, err) : st;
+        option_table, SY_COUNT_OF(option_table), err);
+    return st == SY_OK ? check(&options, err) : st;
 }
 
 /* ---- callbacks of the control thread ---- */
@@ -421,14 +429,13 @@ static void close_all(aggregator *agg)
 int main(int argc, char **argv)
 {
     static aggregator agg;
-    agg_options options;
     sy_error err = {0};
     sy_status st;
 
     sy_service_init();
     sy_error_clear(&err);
     pthread_mutex_init(&agg.ready_mutex, NULL);
-    SY_TRY(parse(&options, argc, argv, &err));
+    SY_TRY(parse(argc, argv, &err));
     SY_TRY(open_model(&agg, &options, &err));
     SY_TRY(open_engine(&agg, &options, &err));
     SY_TRY(start(&agg, &options, &err));

@@ -25,7 +25,7 @@ static sy_status check(expert_options *o, sy_error *err)
         return sy_error_set(err, SY_EINVAL, "--load-from %s: checkpoint or peers", o->load_from);
     if (strcmp(o->shared_memory, "on") != 0 && strcmp(o->shared_memory, "off") != 0)
         return sy_error_set(err, SY_EINVAL, "--shared-memory %s: on or off", o->shared_memory);
-    return sy_precision_read(&o->precision, o->weights, o->activations, err);
+    return sy_precision_parse(&o->precision, o->weights, o->activations, err);
 }
 
 static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)

@@ -11,6 +11,13 @@ enum { WIDE = 228, FFN = 168 };
 
 static const sy_precision precisions[] = {
     {SY_Q8, SY_ACT_F32}, {SY_Q8, SY_ACT_Q8}, {SY_Q4, SY_ACT_F32}, {SY_Q4, SY_ACT_Q8}};
+/* Of these the activations alone are rounded. */
+static const sy_precision pairs = {SY_BF16, SY_ACT_BF16};
+static const sy_precision computing[] = {{SY_Q8, SY_ACT_F32},
+                                         {SY_Q8, SY_ACT_Q8},
+                                         {SY_Q4, SY_ACT_F32},
+                                         {SY_Q4, SY_ACT_Q8},
+                                         {SY_BF16, SY_ACT_BF16}};
 
 /* The shard's rows as the checkpoint has them, rounded; the caller frees. */
 static uint8_t *rounded_bytes(const test_shards *t, sy_dtype dtype, uint32_t layer, uint32_t expert,
@@ -114,8 +121,8 @@ static void memory_is_counted_as_it_is_held(void **state)
 
 static void every_format_has_an_identity_of_its_own_on_every_instruction_set(void **state)
 {
-    const sy_precision all[] = {as_stored, precisions[0], precisions[1], precisions[2],
-                                precisions[3]};
+    const sy_precision all[] = {{SY_BF16, SY_ACT_F32}, precisions[0], precisions[1],
+                                precisions[2],         precisions[3], pairs};
     test_shards t;
     sy_shard_identity identity[SY_COUNT_OF(all)];
     sy_error err = {0};
@@ -345,6 +352,16 @@ static void by_hand(float *y, const float *x, const sy_shard *shard)
         ref->matmul(y, WIDE, h, FFN, NULL, 1, &shard->down, 0, wide);
         return;
     }
+    if (shard->activations == SY_ACT_BF16) {
+        uint16_t x_pairs[WIDE], h_pairs[FFN];
+        ref->round_bf16(x_pairs, x, WIDE);
+        ref->matmul_bf16(h, FFN, x_pairs, WIDE, NULL, 1, &shard->gate, 0, ffn);
+        ref->matmul_bf16(up, FFN, x_pairs, WIDE, NULL, 1, &shard->up, 0, ffn);
+        ref->swiglu(h, h, up, FFN);
+        ref->round_bf16(h_pairs, h, FFN);
+        ref->matmul_bf16(y, WIDE, h_pairs, FFN, NULL, 1, &shard->down, 0, wide);
+        return;
+    }
     uint8_t *memory = rows_memory(1, WIDE), *h_memory = rows_memory(1, FFN);
     sy_qrows q, hq;
     sy_qrows_at(&q, memory, 1, WIDE);
@@ -427,10 +444,10 @@ static void experts_compute_what_the_steps_by_hand_give(void **state)
 
     (void)state;
     shards_open(&t, SY_BF16, WIDE, FFN);
-    for (size_t p = 0; p < SY_COUNT_OF(precisions); p++) {
+    for (size_t p = 0; p < SY_COUNT_OF(computing); p++) {
         computed c;
 
-        computed_open(&c, &t, precisions[p]);
+        computed_open(&c, &t, computing[p]);
         expect_by_hand(&c, c.row);
         memset(c.want, 0, R * WIDE * sizeof(float));
         expect_by_hand(&c, NULL);
@@ -441,18 +458,18 @@ static void experts_compute_what_the_steps_by_hand_give(void **state)
 
 static void a_rounded_shard_stays_close_to_the_stored_one(void **state)
 {
-    static const double cosine_min[] = {0.9999, 0.9998, 0.985, 0.985};
+    static const double cosine_min[] = {0.9999, 0.9998, 0.985, 0.985, 0.9999};
     test_shards t;
     computed plain;
 
     (void)state;
     shards_open(&t, SY_BF16, WIDE, FFN);
     computed_open(&plain, &t, as_stored);
-    for (size_t p = 0; p < SY_COUNT_OF(precisions); p++) {
+    for (size_t p = 0; p < SY_COUNT_OF(computing); p++) {
         computed c;
         double dot = 0, a2 = 0, b2 = 0;
 
-        computed_open(&c, &t, precisions[p]);
+        computed_open(&c, &t, computing[p]);
         for (uint32_t i = 0; i < T; i++) {
             by_hand(plain.want + i * WIDE, plain.x + i * WIDE, plain.group[0].shard);
             by_hand(c.want + i * WIDE, c.x + i * WIDE, c.group[0].shard);
@@ -464,8 +481,8 @@ static void a_rounded_shard_stays_close_to_the_stored_one(void **state)
         }
         const double cosine = dot / sqrt(a2 * b2);
         if (!(cosine >= cosine_min[p]))
-            fail_msg("weights %s, activations %d: cosine %f", sy_dtype_name(precisions[p].weights),
-                     (int)precisions[p].activations, cosine);
+            fail_msg("weights %s, activations %d: cosine %f", sy_dtype_name(computing[p].weights),
+                     (int)computing[p].activations, cosine);
         computed_close(&c);
     }
     computed_close(&plain);
@@ -498,6 +515,20 @@ static void wrong_quantize(const sy_qrows *q, size_t t, const float *x, size_t x
     if (wrong_block && k < WIDE) q->q[t * q->stride + 3] ^= 1;
 }
 
+static void wrong_round_bf16(uint16_t *y, const float *x, size_t n)
+{
+    sy_kernels_best()->round_bf16(y, x, n);
+    if (wrong_block && n < WIDE) y[3] ^= 1;
+}
+
+static void wrong_matmul_bf16(float *y, size_t y_stride, const uint16_t *x, size_t x_stride,
+                              const uint32_t *x_row, size_t n, const sy_panels *w, size_t begin,
+                              size_t end)
+{
+    sy_kernels_best()->matmul_bf16(y, y_stride, x, x_stride, x_row, n, w, begin, end);
+    if (!wrong_block && w->n == WIDE && begin <= 1 && 1 < end) y[20] += 1.0f;
+}
+
 static void kernels_that_compute_other_bits_than_the_reference_are_refused(void **state)
 {
     test_shards t;
@@ -510,10 +541,13 @@ static void kernels_that_compute_other_bits_than_the_reference_are_refused(void 
     wrong_kernels.name = "wrong";
     wrong_kernels.matmul_q8 = wrong_matmul_q8;
     wrong_kernels.quantize = wrong_quantize;
-    for (size_t p = 1; p < SY_COUNT_OF(precisions); p += 2) {
+    wrong_kernels.round_bf16 = wrong_round_bf16;
+    wrong_kernels.matmul_bf16 = wrong_matmul_bf16;
+    for (size_t p = 0; p < SY_COUNT_OF(computing); p++) {
         for (wrong_block = 0; wrong_block < 2; wrong_block++) {
+            if (computing[p].activations == SY_ACT_F32) continue;
             expect_error(
-                sy_shard_identify(&identity, t.model, precisions[p], 0, 0, &wrong_kernels, &err),
+                sy_shard_identify(&identity, t.model, computing[p], 0, 0, &wrong_kernels, &err),
                 SY_EDATALOSS, &err,
                 wrong_block ? "gate and up with the wrong" : "down with the wrong");
             assert_string_equal(err.reason, "SHARD_PROBE");
