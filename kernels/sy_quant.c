@@ -15,14 +15,27 @@ static int round_half_away(float v)
     return whole + (rest >= 0.5f) - (rest <= -0.5f);
 }
 
+/* The largest magnitude in a block of finite numbers. Their bits without the sign are in the order
+ * of their values, and integers are compared side by side where floats are not. */
+static float largest(const float w[SY_QUANT_BLOCK])
+{
+    int32_t bits[SY_QUANT_BLOCK], max = 0;
+    float value;
+
+    memcpy(bits, w, sizeof(bits));
+    for (size_t i = 0; i < SY_QUANT_BLOCK; i++) {
+        const int32_t magnitude = bits[i] & 0x7fffffff;
+        max = magnitude > max ? magnitude : max;
+    }
+    memcpy(&value, &max, sizeof(value));
+    return value;
+}
+
 /* The integers of one block, and its scale. All arithmetic is fp32, one operation after another, as
  * ggml's reference has it. A scale that f16 holds as zero leaves integers of zero. */
 static int round_q8(uint8_t *dst, const float w[SY_QUANT_BLOCK])
 {
-    float max = 0.0f;
-
-    for (size_t i = 0; i < SY_QUANT_BLOCK; i++) max = fmaxf(max, fabsf(w[i]));
-    const float d = max / 127.0f;
+    const float d = largest(w) / 127.0f;
     const uint16_t scale = sy_f32_to_f16(d);
     const float inverse = (scale & 0x7fff) != 0 ? 1.0f / d : 0.0f;
     if (!isfinite(sy_f16_to_f32(scale))) return 0;
@@ -35,12 +48,12 @@ static int round_q8(uint8_t *dst, const float w[SY_QUANT_BLOCK])
 static int round_q4(uint8_t *dst, const float w[SY_QUANT_BLOCK])
 {
     const size_t half = SY_QUANT_BLOCK / 2;
-    float max = 0.0f; /* with its sign */
+    const float max = largest(w);
     uint8_t q[SY_QUANT_BLOCK];
+    size_t first = 0; /* of that magnitude: its sign counts */
 
-    for (size_t i = 0; i < SY_QUANT_BLOCK; i++)
-        if (fabsf(w[i]) > fabsf(max)) max = w[i];
-    const float d = max / -8.0f;
+    while (fabsf(w[first]) != max) first++;
+    const float d = (max > 0.0f ? w[first] : 0.0f) / -8.0f;
     const uint16_t scale = sy_f32_to_f16(d);
     const float inverse = (scale & 0x7fff) != 0 ? 1.0f / d : 0.0f;
     if (!isfinite(sy_f16_to_f32(scale))) return 0;
@@ -54,12 +67,29 @@ static int round_q4(uint8_t *dst, const float w[SY_QUANT_BLOCK])
     return 1;
 }
 
+/* The usual case, in a form that vectorises. 0: one is not a number. */
+static int widen_bf16_block(float w[SY_QUANT_BLOCK], const uint8_t *from)
+{
+    uint16_t stored[SY_QUANT_BLOCK];
+    uint32_t bits[SY_QUANT_BLOCK];
+    uint32_t n_bad = 0;
+
+    memcpy(stored, from, sizeof(stored));
+    for (size_t i = 0; i < SY_QUANT_BLOCK; i++) {
+        bits[i] = (uint32_t)stored[i] << 16;
+        n_bad += (stored[i] & 0x7f80) == 0x7f80;
+    }
+    memcpy(w, bits, sizeof(bits));
+    return n_bad == 0;
+}
+
 /* Elements [at, at + 32) of a row of k as floats, zeros past its end. 0: one is not a number. */
 static int widen_block(float w[SY_QUANT_BLOCK], const uint8_t *row, sy_dtype from, size_t at,
                        size_t k)
 {
     const size_t n = SY_MIN((size_t)SY_QUANT_BLOCK, k - at);
 
+    if (from == SY_BF16 && n == SY_QUANT_BLOCK) return widen_bf16_block(w, row + at * 2);
     memset(w, 0, SY_QUANT_BLOCK * sizeof(*w));
     sy_dtype_widen(w, row + at * sy_dtype_bytes(from), from, n);
     return sy_dtype_all_finite(w, SY_F32, n);

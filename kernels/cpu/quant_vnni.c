@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include "cpu/quant_block.h"
+#include "cpu/quant_rows.h"
 
 #define AT_ONCE 2
 
@@ -95,5 +96,10 @@ void sy_vnni_matmul_q8(float *y, size_t y_stride, const sy_qrows *x, const uint3
                            .begin = begin,
                            .end = end};
 
+    if (T <= QUANT_ROWS_MAX) {
+        const quant_rows_job few = {y, y_stride, x, x_row, T, w, begin, end};
+        sy_vnni_rows_q8(&few);
+        return;
+    }
     quant_by_parts(&job, QUANT_Q8_MAX, quant_fill_q8, w->dtype == SY_Q8 ? run_q8 : run_q4);
 }

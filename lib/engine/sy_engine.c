@@ -162,7 +162,7 @@ static void fill_defaults(sy_engine_config *config, const sy_model_desc *desc)
 {
     if (config->running_max == 0) config->running_max = 64;
     if (config->queue_max == 0) config->queue_max = 1024;
-    if (config->step_rows_max == 0) config->step_rows_max = 256;
+    if (config->step_rows_max == 0) config->step_rows_max = 512;
     config->step_rows_max =
         SY_MAX(config->step_rows_max, config->running_max); /* decode always fits one step */
     if (config->prompt_rows_max == 0) config->prompt_rows_max = config->step_rows_max;

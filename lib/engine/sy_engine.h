@@ -26,7 +26,7 @@ typedef struct sy_engine_config {
     sy_pool *pool;             /* for the trunk's work; NULL: the engine's thread alone */
     uint32_t running_max;      /* sequences computed together. 0: 64 */
     uint32_t queue_max;        /* sequences waiting for room. 0: 1024 */
-    uint32_t step_rows_max;    /* rows a step. 0: 256 */
+    uint32_t step_rows_max;    /* rows a step. 0: 512 */
     uint32_t prompt_rows_max;  /* of these for prompts, while others decode. 0: step_rows_max */
     uint64_t kv_bytes_max;     /* KV cache. 0: running_max whole contexts, at most 1 GiB */
     int64_t layer_timeout_us;  /* one MoE call. 0: 30 s */

@@ -8,6 +8,7 @@
 
 #include "sy_clock.h"
 #include "sy_moe_rows.h"
+#include "sy_pages.h"
 #include "sy_plan.h"
 #include "sy_route.h"
 #include "sy_shard.h"
@@ -26,6 +27,7 @@ struct sy_moe_local {
     float *weight;    /* [rows,K] */
     float *route_scratch;
     float *out;            /* [rows*K,H] */
+    size_t out_bytes;
     const float **out_row; /* [rows*K] */
     sy_shard_group *group; /* [E] */
 };
@@ -35,7 +37,7 @@ static void free_rows(sy_moe_local *local)
     free(local->expert);
     free(local->weight);
     free(local->route_scratch);
-    free(local->out);
+    sy_pages_free(local->out, local->out_bytes);
     free(local->out_row);
     local->expert = NULL;
     local->weight = local->route_scratch = local->out = NULL;
@@ -52,7 +54,8 @@ static sy_status grow_rows(sy_moe_local *local, uint32_t rows)
     local->expert = malloc(slots * sizeof(*local->expert));
     local->weight = malloc(slots * sizeof(*local->weight));
     local->route_scratch = malloc(sy_router_scratch(local->router, rows) * sizeof(float));
-    local->out = malloc(slots * local->desc->hidden * sizeof(float));
+    local->out_bytes = slots * local->desc->hidden * sizeof(float);
+    local->out = sy_pages_alloc(local->out_bytes);
     local->out_row = malloc(slots * sizeof(*local->out_row));
     if (local->expert == NULL || local->weight == NULL || local->route_scratch == NULL ||
         local->out == NULL || local->out_row == NULL) {

@@ -9,8 +9,9 @@
  * never in memory as fp32. */
 #include "sy_shard.h"
 
-#include <stdlib.h>
 #include <string.h>
+
+#include "sy_pages.h"
 
 enum {
     CHUNK_PANELS_MIN = 4,
@@ -55,10 +56,10 @@ _Static_assert(ROUNDED_FLOATS % 16 == 0, "every thread's begins at a line");
 
 void sy_shard_scratch_free(sy_shard_scratch *scratch)
 {
-    free(scratch->h);
-    free(scratch->tile);
-    free(scratch->rounded);
-    free(scratch->index);
+    sy_pages_free(scratch->h, scratch->capacity_floats * sizeof(*scratch->h));
+    sy_pages_free(scratch->tile, scratch->tile_floats * sizeof(*scratch->tile));
+    sy_pages_free(scratch->rounded, scratch->rounded_bytes);
+    sy_pages_free(scratch->index, scratch->n_index * sizeof(*scratch->index));
     *scratch = (sy_shard_scratch){0};
 }
 
@@ -70,9 +71,9 @@ static void *grown(void *old, size_t *capacity, size_t n, size_t item_bytes)
 
     if (old != NULL && *capacity >= n) return old;
     if (n > SIZE_MAX / item_bytes - 64) return NULL;
-    data = aligned_alloc(64, (n * item_bytes + 63) & ~(size_t)63);
+    data = sy_pages_alloc(n * item_bytes); /* a page fault costs as much as a row */
     if (data == NULL) return NULL;
-    free(old);
+    sy_pages_free(old, *capacity * item_bytes);
     *capacity = n;
     return data;
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "sy_kv_internal.h"
+#include "sy_pages.h"
 
 enum {
     QUERIES_MAX = 16, /* that go through the keys together, or one row's if those are more */
@@ -47,7 +48,8 @@ sy_status sy_trunk_ws_open(sy_trunk_ws **out, const sy_trunk *trunk, uint32_t ro
     sy_trunk_ws *ws = calloc(1, sizeof(*ws));
 
     *out = NULL;
-    if (ws != NULL) ws->storage = aligned_alloc(64, (floats * sizeof(float) + 63) & ~(size_t)63);
+    if (ws != NULL) ws->storage_bytes = floats * sizeof(float);
+    if (ws != NULL) ws->storage = sy_pages_alloc(ws->storage_bytes);
     if (ws != NULL) ws->block = malloc(sizeof(*ws->block) * ((size_t)rows_max + 1));
     if (ws != NULL) ws->rows_max = rows_max;
     if (ws == NULL || ws->storage == NULL || ws->block == NULL ||
@@ -74,7 +76,7 @@ void sy_trunk_ws_close(sy_trunk_ws *ws)
     if (ws == NULL) return;
     free(ws->rounded);
     free(ws->block);
-    free(ws->storage);
+    sy_pages_free(ws->storage, ws->storage_bytes);
     free(ws);
 }
 

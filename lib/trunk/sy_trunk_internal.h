@@ -40,6 +40,7 @@ struct sy_trunk_ws {
     size_t score_floats;
     uint32_t *block; /* [rows + 1]: where the batch's blocks of rows begin: sy_attention.c */
     float *storage;
+    size_t storage_bytes;
     void *rounded; /* [rows, max(H, nh*hd)] as int8 (sy_qrows) or bf16, with such activations; NULL
                       with fp32 ones */
 };
