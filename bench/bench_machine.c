@@ -1,5 +1,6 @@
 /* bench_machine.c - the limits of this machine: memory read by one and two threads in one, four and
- * eight streams, multiply-adds in registers, and round trips over bare sockets. Everything else is
+ * eight streams, multiply-adds in registers (of floats,
+ * bf16 and bytes), and round trips over bare sockets. Everything else is
  * quoted as a share or a multiple of these. */
 #include <pthread.h>
 #include <stdio.h>
@@ -32,6 +33,16 @@ typedef struct job {
 static double run_fma(const job *j)
 {
     return bench_fma_chains(j->kernels);
+}
+
+static double run_pairs(const job *j)
+{
+    return bench_bf16_chains(j->kernels);
+}
+
+static double run_int8(const job *j)
+{
+    return bench_int8_chains(j->kernels);
 }
 
 static double run_read(const job *j)
@@ -115,19 +126,28 @@ static void print_dram(job *jobs, int repetitions)
     printf("\n  ],\n");
 }
 
-static void print_fma(job *jobs, const sy_kernels *kernels, int repetitions)
+/* Multiply-adds of floats, of pairs of bf16, and of bytes, two operations each. */
+static void print_arithmetic(job *jobs, const sy_kernels *kernels, int repetitions)
 {
-    printf("  \"kernels\": \"%s\",\n  \"fma\": [", kernels->name);
-    for (unsigned threads = 1; threads <= THREADS_MAX; threads++) {
-        for (unsigned t = 0; t < threads; t++) {
-            jobs[t].run = run_fma;
-            jobs[t].kernels = kernels->name;
+    static const struct {
+        const char *name;
+        double (*run)(const job *j);
+    } chains[] = {{"fma", run_fma}, {"bf16", run_pairs}, {"int8", run_int8}};
+
+    printf("  \"kernels\": \"%s\",\n", kernels->name);
+    for (size_t c = 0; c < SY_COUNT_OF(chains); c++) {
+        printf("  \"%s\": [", chains[c].name);
+        for (unsigned threads = 1; threads <= THREADS_MAX; threads++) {
+            for (unsigned t = 0; t < threads; t++) {
+                jobs[t].run = chains[c].run;
+                jobs[t].kernels = kernels->name;
+            }
+            const figure f = measure(jobs, threads, repetitions * FMA_PER_READ);
+            printf("%s\n    {\"threads\": %u, \"gflops\": %.1f, \"median_gflops\": %.1f}",
+                   threads > 1 ? "," : "", threads, f.best, f.median);
         }
-        const figure f = measure(jobs, threads, repetitions * FMA_PER_READ);
-        printf("%s\n    {\"threads\": %u, \"gflops\": %.1f, \"median_gflops\": %.1f}",
-               threads > 1 ? "," : "", threads, f.best, f.median);
+        printf("\n  ],\n");
     }
-    printf("\n  ],\n");
 }
 
 /* Checks the first answer, then times round trips for `seconds`. 0: failed. */
@@ -196,7 +216,7 @@ int main(int argc, char **argv)
         }
     const int repetitions = is_quick ? REPETITIONS_FAST : REPETITIONS;
     printf("{\n");
-    print_fma(jobs, sy_kernels_best(), repetitions);
+    print_arithmetic(jobs, sy_kernels_best(), repetitions);
     print_dram(jobs, repetitions);
     const int is_ok = print_sockets(echoes, is_quick ? 0.1 : 0.5);
     printf("}\n");

@@ -33,8 +33,9 @@ def limits_section(result):
     read = {(d["streams"], d["threads"]): d["gbps"] for d in limits["dram"]}
     rows = [[f"DRAM read, {s} stream{'s' if s > 1 else ''} a thread, GB/s"] +
             [f"{read[s, t]:.1f}" for t in threads] for s in sorted({s for s, _ in read})]
-    rows.append([f"multiply-adds in registers ({limits['kernels']}), GFLOP/s"] +
-                [f"{f['gflops']:.0f}" for f in limits["fma"]])
+    for kind, name in (("fma", "floats"), ("bf16", "pairs of bf16"), ("int8", "bytes")):
+        rows.append([f"multiply-adds of {name} in registers ({limits['kernels']}), G operations/s"] +
+                    [f"{f['gflops']:.0f}" for f in limits[kind]])
     return (f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / GB:.0f} GB, "
             f"last cache {machine['last_cache_bytes'] >> 20} MiB, Linux {machine['kernel']}, load "
             f"average {machine['load_average']:.1f} before the run.\n\n" +
@@ -61,16 +62,34 @@ def speed_rows(model):
         yield [name, number(m["decode_tokens_per_s"]), percent(m["decode_dram_share"]),
                f"{m['decode_to_one_process']:.2f}",
                at_once(m, 8), at_once(m, 16),
-               number(m["prefill_tokens_per_s"]), percent(m["prefill_fma_share"]),
+               number(m["prefill_tokens_per_s"]), percent(m["prefill_peak_share"]),
                f"{m['prefill_to_one_process']:.2f}"]
 
 
-def layer_rows(model):
+HIDDEN_OF_EXCHANGES = {192: "trio", 2048: "olmoe"}  # what bench_stream --layers measures
+
+
+def bare_us(result, model, name):
+    """Of the exchanges of one row's layer call: round trips of streams, and fan-outs from a thread
+    that waits, the second to two servers. None where there are no figures of that width."""
+    shape = HIDDEN_OF_EXCHANGES.get(model["shape"]["hidden"])
+    if shape is None or not name.startswith("cluster"):
+        return None
+    e = next(e for e in result["exchanges"] if (e["layer"], e["rows"]) == (shape, 1))
+    if "gate in process" in name:
+        return e["dispatch_stream_p50_us"], e["dispatch_fan_out_2_p50_us"]
+    return e["route_stream_p50_us"] + e["dispatch_stream_p50_us"], e["layer_p50_us"]
+
+
+def layer_rows(result, model):
     for name, c in model["configurations"].items():
         m = c["median"]
+        bare = bare_us(result, model, name)
+        overhead_us = sum(m[f"layer_{s}_us"] for s in STATES if s != "compute")
         yield [name, *(f"{m[f'layer_{s}_us']:.0f}" for s in STATES),
                f"{sum(m[f'layer_{s}_us'] for s in STATES):.0f}", f"{m['token_us']:,.0f}",
-               f"{m['rest_us']:,.0f}"]
+               f"{m['rest_us']:,.0f}",
+               *(f"{overhead_us / b:.2f}" if bare else "" for b in bare or (None, None))]
 
 
 def memory_rows(model):
@@ -81,7 +100,7 @@ def memory_rows(model):
                f"{sum(peaks.values()) / model['shape']['weight_bytes']:.2f}"]
 
 
-def model_section(name, model):
+def model_section(result, name, model):
     s = model["shape"]
     dram = [best(l, "dram", "gbps") for l in model["limits"]]
     fma = [best(l, "fma", "gflops") for l in model["limits"]]
@@ -98,10 +117,11 @@ def model_section(name, model):
         f"Tokens a second: decode of {model['decode_tokens']} tokens, prefill of "
         f"{model['prompt_tokens']}.\n\n" +
         table(["", "decode", "of DRAM", ": one process", "8 at once (of DRAM)",
-               "16 at once (of DRAM)", "prefill", "of FMA", ": one process"], speed_rows(model)) +
+               "16 at once (of DRAM)", "prefill", "of peak", ": one process"], speed_rows(model)) +
         "\nA layer call of one decoded token, us; the rest is attention, norms, head, and the loop "
         "around.\n\n" +
-        table(["", *STATES, "layer call", "token", "rest of the token"], layer_rows(model)) +
+        table(["", *STATES, "layer call", "token", "rest of the token",
+               "all but compute : bare streams", ": bare fan-outs"], layer_rows(result, model)) +
         "\nPeak memory, MB.\n\n" + table(["", "each process", "all", ": weights"],
                                     memory_rows(model)))
 
@@ -112,7 +132,7 @@ def markdown(result):
             f"alternation, {result['threads']} threads a process, medians; shares and ratios are "
             f"those of a round.{quick} What the columns mean: bench/README.md.\n\n"
             f"## Limits\n\n{limits_section(result)}\n## Messages\n\n{streams_section(result)}\n" +
-            "\n".join(model_section(n, m) for n, m in result["models"].items()))
+            "\n".join(model_section(result, n, m) for n, m in result["models"].items()))
 
 
 # ---- the picture: decode of one sequence, a bar a configuration, the limit as a line ----

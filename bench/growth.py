@@ -19,7 +19,7 @@ import tempfile
 import bench_curves
 from bench_model import Shape, pseudo_random_ids
 from bench_process import Cluster, Failed, OneProcess, call
-from run import ROOT, build, describe_machine, dram_gbps, fma_gflops, git, log, machine_limits
+from run import ROOT, build, describe_machine, dram_gbps, peak_gflops, git, log, machine_limits
 
 CURVES = ("experts", "nodes", "requests", "context")
 
@@ -93,7 +93,7 @@ def measure(args, what, make, ask):
     point = {name: statistics.median(us) for name, us in rounds.items()}
     log(f"{what}: " + ", ".join(f"{name} {us:,.0f} us" for name, us in point.items()))
     return {"us": point, "rounds": rounds, "dram_gbps": statistics.median(map(dram_gbps, limits)),
-            "fma_gflops": statistics.median(map(fma_gflops, limits))}
+            "fma_gflops": statistics.median(map(peak_gflops, limits))}
 
 
 def alone(prompt, n):

@@ -27,8 +27,11 @@ TARGETS = ["switchyard", "switchyard-router", "switchyard-expert", "switchyard-a
 PROMPT_TOKENS = 512
 CONCURRENT = (8, 16)
 STATES = ("route", "dispatch", "compute", "combine")
-FORMATS = {"as-stored": [], "q8": ["--weights", "q8", "--activations", "q8"],
-           "q4": ["--weights", "q4", "--activations", "q8"]}
+# How weights are held and multiplied: options, and the arithmetic whose limit counts.
+FORMATS = {"as-stored": ([], "fma"),
+           "bf16": (["--activations", "bf16"], "bf16"),
+           "q8": (["--weights", "q8", "--activations", "q8"], "int8"),
+           "q4": (["--weights", "q4", "--activations", "q8"], "int8")}
 # Shapes that `switchyard synth` has no preset for: what its options must say.
 SHAPES = {
     "mixtral8": {"family": "mixtral", "layers": 8, "hidden": 1024, "heads": 16, "kv-heads": 8,
@@ -125,10 +128,10 @@ def configurations(model, args):
 
     def cluster(**options):
         return Cluster(bin_dir, model.path, threads, is_raised=args.raise_priority,
-                       options=FORMATS[model.weights], **options)
+                       options=FORMATS[model.weights][0], **options)
 
     configs = {"one process": lambda: OneProcess(bin_dir, model.path, threads,
-                                                 FORMATS[model.weights]),
+                                                 FORMATS[model.weights][0]),
                "cluster, 2 nodes": lambda: cluster(experts=2)}
     if model.weights == "as-stored":
         configs |= {"cluster, 1 node": lambda: cluster(experts=1),
@@ -174,8 +177,8 @@ def dram_gbps(limits):
     return max(d["gbps"] for d in limits["dram"])
 
 
-def fma_gflops(limits):
-    return max(f["gflops"] for f in limits["fma"])
+def peak_gflops(limits, arithmetic="fma"):
+    return max(f["gflops"] for f in limits[arithmetic])
 
 
 def measure_once(program, model, limits):
@@ -188,7 +191,8 @@ def measure_once(program, model, limits):
     n_calls = shape.layers * model.decode_tokens  # the short prompt is one step
     figures = {"decode_tokens_per_s": decode, "prefill_tokens_per_s": prefill,
                "decode_dram_share": decode * shape.step_bytes(1) / dram_gbps(limits) / 1e9,
-               "prefill_fma_share": prefill * shape.prompt_flops() / fma_gflops(limits) / 1e9,
+               "prefill_peak_share": prefill * shape.prompt_flops() / 1e9 /
+               peak_gflops(limits, FORMATS[model.weights][1]),
                "token_us": 1e6 / decode}
     for state in STATES:
         figures[f"layer_{state}_us"] = timing[f"{state}_ms"] * 1e3 / n_calls
@@ -281,6 +285,8 @@ def main():
               "raised_priority": args.raise_priority, "limits": machine_limits(args),
               "streams": json.loads(call([args.build / "bin" / "bench_stream", "--json",
                                           *(["--quick"] if args.quick else [])])[0]),
+              "exchanges": json.loads(call([args.build / "bin" / "bench_stream", "--layers", "--json",
+                                            *(["--quick"] if args.quick else [])])[0]),
               "models": {}}
     for model in find_models(args):
         result["models"][model.name] = measure_model(model, args)

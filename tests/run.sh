@@ -152,6 +152,8 @@ step_style() {
 step_release() {
     build release || return
     unit release
+    # Alone, and before the machine gets busy; skipped where valgrind or the baseline's compiler is not.
+    system_tests release instructions tests/perf
     system_tests release integration tests/integration
 }
 

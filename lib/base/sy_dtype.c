@@ -140,7 +140,7 @@ static void widen_q8(float *out, const uint8_t *in, size_t n)
         const uint8_t *block = in + i / SY_QUANT_BLOCK * Q8_BLOCK_BYTES;
         uint16_t scale;
         memcpy(&scale, block, sizeof(scale));
-        const int q = (int8_t)block[SCALE_BYTES + i % SY_QUANT_BLOCK];
+        const int8_t q = (int8_t)block[SCALE_BYTES + i % SY_QUANT_BLOCK];
         out[i] = sy_f16_to_f32(scale) * (float)q;
     }
 }

@@ -136,8 +136,8 @@ static void on_withdrawn(void *ctx)
 
 static void set_redis_up(sy_control *self, int is_up)
 {
+    sy_metric_set(self->redis_up, is_up); /* before anybody is told, as with the placement */
     atomic_store(&self->is_redis_up, is_up);
-    sy_metric_set(self->redis_up, is_up);
 }
 
 static void list_members(sy_control *self)

@@ -100,15 +100,16 @@ static void take_snapshot(sy_watch *self, sy_snapshot *snapshot, int64_t build_u
 {
     sy_snapshot *const before = self->snapshot;
 
+    /* Before anybody sees the snapshot: who does finds it in the metrics, too. */
+    sy_metric_set(self->epoch, (double)sy_snapshot_epoch(snapshot));
+    sy_metric_set(self->refused, (double)sy_snapshot_refusals(snapshot));
+    sy_metric_set(self->missing, (double)sy_snapshot_missing(snapshot, NULL, NULL));
     self->snapshot = snapshot;
     self->config.on_snapshot(self->config.ctx, snapshot, build_us);
     if (self->cause_us != 0) {
         sy_metric_observe_us(self->seconds, sy_clock_us() - self->cause_us);
     }
     log_snapshot(self, snapshot);
-    sy_metric_set(self->epoch, (double)sy_snapshot_epoch(snapshot));
-    sy_metric_set(self->refused, (double)sy_snapshot_refusals(snapshot));
-    sy_metric_set(self->missing, (double)sy_snapshot_missing(snapshot, NULL, NULL));
     sy_snapshot_unref(before);
 }
 

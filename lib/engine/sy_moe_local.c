@@ -26,7 +26,7 @@ struct sy_moe_local {
     uint16_t *expert; /* [rows,K] */
     float *weight;    /* [rows,K] */
     float *route_scratch;
-    float *out;            /* [rows*K,H] */
+    float *out; /* [rows*K,H] */
     size_t out_bytes;
     const float **out_row; /* [rows*K] */
     sy_shard_group *group; /* [E] */

@@ -89,7 +89,8 @@ typedef struct sy_compute_request {
     const uint32_t *row;       /* [R], < hidden.rows */
     const float *weight;       /* [R] or NULL */
     sy_shared_rows shared;
-    sy_rows hidden; /* [T,H] */
+    sy_dtype output_dtype; /* of the reply's rows: SY_BF16, or SY_F32, as which 0 is sent too */
+    sy_rows hidden;        /* [T,H] */
 } sy_compute_request;
 
 typedef struct sy_shard_fault {

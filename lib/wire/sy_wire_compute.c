@@ -65,6 +65,14 @@ static int combine_is_partial(sy_wire_in *in, Switchyard__V1__Combine combine)
     return combine == SWITCHYARD__V1__COMBINE__PARTIAL;
 }
 
+static sy_dtype output_dtype(sy_wire_in *in, Switchyard__V1__DType dtype)
+{
+    if (dtype == SWITCHYARD__V1__DTYPE__BF16) return SY_BF16;
+    if (dtype != SWITCHYARD__V1__DTYPE__DTYPE_UNSPECIFIED && dtype != SWITCHYARD__V1__DTYPE__F32)
+        sy_wire_refuse(in, "output_dtype: %d, must be F32 (1) or BF16 (2)", (int)dtype);
+    return SY_F32;
+}
+
 sy_status sy_wire_compute_request_decode(sy_compute_request *out, sy_arena *arena,
                                          const sy_iov *iov, size_t n, sy_error *err)
 {
@@ -80,6 +88,7 @@ sy_status sy_wire_compute_request_decode(sy_compute_request *out, sy_arena *aren
     out->model = sy_wire_name(&in, "model", msg->model);
     out->layer = msg->layer;
     out->partial = combine_is_partial(&in, msg->combine);
+    out->output_dtype = output_dtype(&in, msg->output_dtype);
     out->expert = sy_wire_array(&out->n_groups, &in, "expert", msg->expert.data, msg->expert.len,
                                 sizeof(*out->expert));
     out->group_end = sy_wire_array(&n_ends, &in, "group_end", msg->group_end.data,
@@ -109,6 +118,7 @@ sy_status sy_wire_compute_request_encode(sy_frame *out, const sy_compute_request
     msg.model = sy_wire_lend_text(in->model);
     msg.layer = in->layer;
     msg.combine = in->partial ? SWITCHYARD__V1__COMBINE__PARTIAL : SWITCHYARD__V1__COMBINE__EXACT;
+    if (in->output_dtype == SY_BF16) msg.output_dtype = SWITCHYARD__V1__DTYPE__BF16;
     msg.expert =
         (ProtobufCBinaryData){in->n_groups * sizeof(*in->expert), sy_wire_lend(in->expert)};
     msg.group_end =

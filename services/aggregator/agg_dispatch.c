@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "agg_dispatch.h"
+#include "agg_rows.h"
 #include "agg_shadow.h"
 #include "agg_targets.h"
 #include "sy_clock.h"
@@ -30,10 +31,11 @@ typedef struct grouping {
 
 /* Copies each token once, whatever its experts, to `tokens`. */
 static sy_status group_rows(grouping *out, agg_lane *lane, const sy_moe_call *call,
-                            const uint32_t *row, uint32_t n_rows, float *tokens)
+                            const uint32_t *row, uint32_t n_rows, uint8_t *tokens)
 {
     const sy_plan *plan = &lane->plan;
-    const size_t hidden = lane->desc->hidden;
+    const uint8_t *x = lane->x.data;
+    const size_t row_bytes = agg_row_bytes(lane);
     uint32_t g = 0;
 
     *out = (grouping){.expert = sy_arena_alloc(&lane->arena, plan->n_groups * sizeof(*out->expert)),
@@ -45,7 +47,7 @@ static sy_status group_rows(grouping *out, agg_lane *lane, const sy_moe_call *ca
     for (uint32_t i = 0; i < n_rows; i++) {
         const uint32_t t = plan->row_token[row[i]];
         if (lane->local[t] == UINT32_MAX) {
-            memcpy(tokens + out->n_tokens * hidden, call->x + t * hidden, hidden * sizeof(float));
+            memcpy(tokens + out->n_tokens * row_bytes, x + t * row_bytes, row_bytes);
             lane->local[t] = out->n_tokens++;
         }
         out->place[i] = lane->local[t];
@@ -60,7 +62,7 @@ static sy_status group_rows(grouping *out, agg_lane *lane, const sy_moe_call *ca
 /* Room for the tokens of n_rows rows. */
 static size_t tokens_bytes(const agg_lane *lane, const sy_moe_call *call, uint32_t n_rows)
 {
-    return SY_MIN(n_rows, call->n_rows) * (size_t)lane->desc->hidden * sizeof(float);
+    return SY_MIN(n_rows, call->n_rows) * agg_row_bytes(lane);
 }
 
 sy_status agg_encode_rows(agg_lane *lane, const sy_moe_call *call, uint64_t id, const uint32_t *row,
@@ -81,7 +83,8 @@ sy_status agg_encode_rows(agg_lane *lane, const sy_moe_call *call, uint64_t id, 
                                   .expert = by_expert.expert,
                                   .group_end = by_expert.group_end,
                                   .row = by_expert.place,
-                                  .hidden = {SY_F32, by_expert.n_tokens, lane->desc->hidden,
+                                  .output_dtype = lane->x.dtype,
+                                  .hidden = {lane->x.dtype, by_expert.n_tokens, lane->desc->hidden,
                                              rows == NULL ? NULL : rows->data}};
     if (loan != NULL) agg_loan_describe(loan, &request.shared);
     st = sy_wire_compute_request_encode(frame, &request, rows);
@@ -95,6 +98,8 @@ void agg_end_loans(agg_lane *lane)
     for (uint32_t i = 0; i < lane->n_slots; i++) {
         agg_loan_end(lane->slot[i].loan);
         lane->slot[i].loan = NULL;
+        sy_buf_unref(lane->slot[i].wide);
+        lane->slot[i].wide = NULL;
     }
 }
 
@@ -104,7 +109,7 @@ static sy_status send_rows(agg_lane *lane, const sy_moe_call *call, agg_node *no
     agg_slot *slot = &lane->slot[lane->n_slots];
     const uint64_t id = sy_peer_next_id(node->peer);
     agg_loan *loan = agg_share_lend(node->share, id, tokens_bytes(lane, call, n_rows),
-                                    n_rows * (size_t)lane->desc->hidden * sizeof(float));
+                                    n_rows * agg_row_bytes(lane));
     sy_frame frame;
     const sy_status st = agg_encode_rows(lane, call, id, row, n_rows, loan, &frame);
 
@@ -315,9 +320,10 @@ static void take_rows(agg_lane *lane, const sy_moe_call *call, const agg_slot *s
     if (won) sy_metric_add(lane->metrics.hedge_wins, 1);
 }
 
-static sy_status read_answer(agg_lane *lane, const sy_fanout_slot *answer, const agg_slot *slot,
+static sy_status read_answer(agg_lane *lane, const sy_fanout_slot *answer, agg_slot *slot,
                              sy_compute_reply *reply)
 {
+    const agg_moe_config *config = lane->config;
     sy_error *err = &lane->last_error;
     size_t n;
 
@@ -332,18 +338,18 @@ static sy_status read_answer(agg_lane *lane, const sy_fanout_slot *answer, const
         *err = reply->status;
         return reply->status.status;
     }
-    if (reply->output.dtype != SY_F32 || reply->output.rows != slot->n_rows ||
-        reply->output.cols != lane->desc->hidden)
-        return sy_error_set(err, SY_EDATALOSS,
-                            "the answer has %u rows of %u %s, asked for %u of %u f32",
-                            reply->output.rows, reply->output.cols,
-                            sy_dtype_name(reply->output.dtype), slot->n_rows, lane->desc->hidden);
-    if (!reply->output_shared) return SY_OK;
-    if (slot->loan == NULL)
+    if (!agg_rows_are_expected(reply, slot->n_rows, lane->desc->hidden, config->wire_rows))
+        return sy_error_set(
+            err, SY_EDATALOSS, "the answer has %u rows of %u %s, asked for %u of %u %s",
+            reply->output.rows, reply->output.cols, sy_dtype_name(reply->output.dtype),
+            slot->n_rows, lane->desc->hidden, sy_dtype_name(lane->x.dtype));
+    if (reply->output_shared && slot->loan == NULL)
         return sy_error_set(err, SY_EDATALOSS,
                             "the answer is said to be in shared memory, but none was lent");
-    reply->output.data = agg_loan_output(slot->loan); /* lent for exactly these rows */
-    return SY_OK;
+    if (reply->output_shared) /* lent for exactly these rows */
+        reply->output.data = agg_loan_output(slot->loan);
+    st = agg_rows_take(&reply->output, &slot->wide, config->wire_rows, config->kernels);
+    return st == SY_OK ? SY_OK : sy_error_set(err, st, "no memory for %u rows", slot->n_rows);
 }
 
 /* The node cannot share memory: its rows wait for nobody then, and are sent again as bytes. */

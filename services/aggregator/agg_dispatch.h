@@ -33,6 +33,8 @@ void agg_sleep_until(int64_t at_us);
 /* COMBINE, as far as the rows in lane->row_out allow: between answers, and once more at the end. */
 void agg_combine(agg_lane *lane, const sy_moe_call *call);
 
+size_t agg_row_bytes(const agg_lane *lane); /* of a row of this call as it travels */
+
 /* ---- agg_choose.c ---- */
 uint32_t agg_shard_of(const agg_lane *lane, const sy_moe_call *call, uint32_t group);
 uint8_t *agg_tried(const agg_lane *lane, uint32_t group); /* [nodes of the view] */
@@ -67,7 +69,7 @@ void agg_end_unanswered(agg_lane *lane, sy_moe_call *call);
 SY_MUST_USE sy_status agg_encode_rows(agg_lane *lane, const sy_moe_call *call, uint64_t id,
                                       const uint32_t *row, uint32_t n_rows, const agg_loan *loan,
                                       sy_frame *frame);
-/* The rows of the lane's messages are not read any more. */
+/* The rows of the lane's messages and answers are not read any more. */
 void agg_end_loans(agg_lane *lane);
 
 #endif

@@ -12,7 +12,7 @@
 
 typedef struct agg_options {
     sy_service_options common;
-    const char *router, *routers, *hedge, *verify_weights, *shared_memory;
+    const char *router, *routers, *hedge, *verify_weights, *shared_memory, *wire_rows;
     const char *weights, *activations, *expert_weights, *expert_activations;
     sy_precision precision, expert_precision; /* what those say */
     int64_t running_max, queue_max, step_rows, prompt_rows, overlap_rows, kv_mb, peer_timeout_ms,
@@ -64,6 +64,8 @@ static sy_status check(agg_options *o, sy_error *err)
         strcmp(o->router, "fallback") != 0)
         return sy_error_set(err, SY_EINVAL, "--router %s: remote, inproc or fallback", o->router);
     SY_TRY(read_precisions(o, err));
+    if (strcmp(o->wire_rows, "f32") != 0 && strcmp(o->wire_rows, "bf16") != 0)
+        return sy_error_set(err, SY_EINVAL, "--wire-rows %s: f32 or bf16", o->wire_rows);
     SY_TRY(check_switch("hedge", o->hedge, err));
     SY_TRY(check_switch("verify-weights", o->verify_weights, err));
     SY_TRY(check_switch("shared-memory", o->shared_memory, err));
@@ -86,9 +88,10 @@ static agg_options options = {.router = "remote",
                               .verify_weights = "on",
                               .shared_memory = "on",
                               .shared_memory_mb = 64,
+                              .wire_rows = "f32",
                               .running_max = 64,
                               .queue_max = 1024,
-                              .step_rows = 256,
+                              .step_rows = 512,
                               .prompt_rows = 64,
                               .overlap_rows = -1,
                               .peer_timeout_ms = 10000,
@@ -168,6 +171,10 @@ static const sy_arg option_table[] = {
     {"shared-memory-mb", "MB",
      "of that, for each router and node, at most; memory is only taken as it is used", SY_ARG_INT,
      &options.shared_memory_mb, 1, 1023},
+    {"wire-rows", "TYPE",
+     "f32; or bf16: rows for routers and nodes, and what nodes compute, travel rounded to that, in "
+     "half the bytes, and answers say so; default f32",
+     SY_ARG_STRING, &options.wire_rows, 0, 0},
 };
 
 static sy_status parse(int argc, char **argv, sy_error *err)
@@ -312,6 +319,7 @@ static sy_status open_engine(aggregator *agg, const agg_options *o, sy_error *er
 {
     const uint32_t overlap_rows =
         o->overlap_rows < 0 ? sy_engine_overlap_rows(agg->desc) : (uint32_t)o->overlap_rows;
+    const sy_dtype wire_rows = strcmp(o->wire_rows, "bf16") == 0 ? SY_BF16 : SY_F32;
     sy_status st;
 
     SY_TRY(open_peers(agg, o, err));
@@ -319,6 +327,7 @@ static sy_status open_engine(aggregator *agg, const agg_options *o, sy_error *er
     agg->moe_config = (agg_moe_config){.model = agg->model,
                                        .kernels = agg->kernels,
                                        .peers = agg->peers,
+                                       .wire_rows = wire_rows,
                                        .inproc = agg->inproc,
                                        .fallback = agg->fallback,
                                        .peer_timeout_us = o->peer_timeout_ms * 1000,

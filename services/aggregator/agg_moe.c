@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "agg_dispatch.h"
+#include "agg_rows.h"
 #include "agg_shadow.h"
 #include "sy_clock.h"
 #include "sy_moe_rows.h"
@@ -162,12 +163,19 @@ void agg_combine(agg_lane *lane, const sy_moe_call *call)
                      lane->summed, call->pool, lane->config->kernels);
 }
 
+size_t agg_row_bytes(const agg_lane *lane)
+{
+    return lane->desc->hidden * sy_dtype_bytes(lane->x.dtype);
+}
+
 static sy_status layer_states(agg_lane *lane, sy_moe_call *call, uint32_t k)
 {
     int64_t at_us = sy_clock_us();
     sy_moe_times times = {0};
-    sy_status st;
+    sy_status st = agg_rows_to_send(&lane->x, call, lane->desc->hidden, lane->config->wire_rows,
+                                    &lane->arena, lane->config->kernels);
 
+    if (st != SY_OK) return sy_error_set(&call->error, st, "no memory for %u rows", call->n_rows);
     SY_TRY(agg_route(lane, call, k));
     sy_moe_lap(&times.route_us, &at_us);
     SY_TRY(sy_plan_build(&lane->plan, lane->expert, lane->weight, call->n_rows, k,

@@ -14,6 +14,7 @@ typedef struct agg_moe_config {
     const sy_model *model;
     const sy_kernels *kernels;
     agg_peers *peers;
+    sy_dtype wire_rows;        /* SY_BF16: rows travel rounded to that; else as floats */
     const sy_router *inproc;   /* route here instead of asking a replica; NULL: ask */
     const sy_router *fallback; /* route here when no replica answers, with the same bits; or NULL */
     int64_t peer_timeout_us;   /* one attempt at a peer that nobody else can stand in for */
@@ -44,6 +45,7 @@ typedef struct agg_slot { /* one message of the fan-out, by the same index */
     uint32_t n_rows;
     uint32_t *row;  /* the plan's rows, in message order */
     agg_loan *loan; /* where its rows and those of its answer are; NULL: in the messages */
+    sy_buf *wide;   /* the rows of its answer as floats, when they came as bf16; else NULL */
     int64_t sent_us, limit_us;
     int64_t look_us; /* when it is looked at again, if it is still open */
     int open;        /* nothing has been taken from it, nor has it been given up */
@@ -68,6 +70,7 @@ typedef struct agg_lane {
     int64_t router_seen_us; /* the same for routers */
     double hedges_left;     /* of the share; whole ones may be spent */
     struct agg_shadow *shadow; /* copies on their way; agg_shadow.h */
+    sy_rows x;                 /* of the call in progress: its rows as they travel */
     /* Of the call in progress, in the arena. */
     uint16_t *expert;      /* [T,K] */
     float *weight;         /* [T,K] */

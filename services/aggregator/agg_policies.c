@@ -34,3 +34,9 @@ void agg_policies_add_precision(agg_policies *list, sy_precision trunk, sy_preci
                  sy_activations_name(experts.activations));
     list->n += sy_precision_policies(&list->text[list->n], "expert_", experts);
 }
+
+void agg_policies_add_wire_rows(agg_policies *list, sy_dtype wire_rows)
+{
+    if (wire_rows == SY_BF16)
+        snprintf(next(list), sizeof(list->text[0]), "wire_rows=%s", sy_dtype_name(wire_rows));
+}

@@ -21,16 +21,19 @@ typedef struct question { /* one layer call's */
 
 static size_t good_bytes(const agg_lane *lane, const question *q)
 {
-    return q->n_good * (size_t)lane->desc->hidden * sizeof(float);
+    return q->n_good * agg_row_bytes(lane);
 }
 
 /* Copies the rows that have not failed, close together. */
-static void gather_good(float *to, const sy_moe_call *call, size_t hidden)
+static void gather_good(uint8_t *to, const agg_lane *lane, const sy_moe_call *call)
 {
+    const uint8_t *x = lane->x.data;
+    const size_t row_bytes = agg_row_bytes(lane);
+
     for (uint32_t t = 0; t < call->n_rows; t++) {
         if (call->failed[t]) continue;
-        memcpy(to, call->x + t * hidden, hidden * sizeof(float));
-        to += hidden;
+        memcpy(to, x + t * row_bytes, row_bytes);
+        to += row_bytes;
     }
 }
 
@@ -40,8 +43,21 @@ static sy_status need_rows(const agg_lane *lane, const sy_moe_call *call, questi
     if (q->rows != NULL) return SY_OK;
     q->rows = sy_buf_alloc(good_bytes(lane, q));
     if (q->rows == NULL) return SY_ENOMEM;
-    gather_good(q->rows->data, call, lane->desc->hidden);
+    gather_good(q->rows->data, lane, call);
     return SY_OK;
+}
+
+/* Those rows as floats, for gates of this process: what a router would make of them. NULL: no
+ * memory. */
+static const float *floats_here(agg_lane *lane, const sy_moe_call *call, question *q)
+{
+    const size_t n = q->n_good * (size_t)lane->desc->hidden;
+
+    if (need_rows(lane, call, q) != SY_OK) return NULL;
+    if (lane->x.dtype == SY_F32) return q->rows->data;
+    float *wide = sy_arena_alloc(&lane->arena, n * sizeof(*wide));
+    if (wide != NULL) sy_dtype_widen(wide, q->rows->data, lane->x.dtype, n);
+    return wide;
 }
 
 /* Spreads the choice for the good rows over all rows; failed rows get empty slots. */
@@ -139,10 +155,10 @@ static sy_status encode_question(const agg_lane *lane, const sy_moe_call *call, 
                                 .model = sy_model_name(lane->config->model),
                                 .layer = call->layer,
                                 .policy = {.experts_per_token = call->experts_per_token},
-                                .hidden = {SY_F32, q->n_good, lane->desc->hidden, NULL}};
+                                .hidden = {lane->x.dtype, q->n_good, lane->desc->hidden, NULL}};
 
     if (loan != NULL) {
-        gather_good(agg_loan_input(loan), call, lane->desc->hidden);
+        gather_good(agg_loan_input(loan), lane, call);
         agg_loan_describe(loan, &request.shared);
         return sy_wire_route_request_encode(frame, &request, NULL);
     }
@@ -244,10 +260,12 @@ static sy_status route_here(agg_lane *lane, sy_moe_call *call, question *q, cons
     float *weight = sy_arena_alloc(&lane->arena, (size_t)n_good * k * sizeof(*weight));
     float *scratch = sy_arena_alloc(&lane->arena, sy_router_scratch(gates, n_good) * sizeof(float));
 
-    if (expert == NULL || weight == NULL || scratch == NULL || need_rows(lane, call, q) != SY_OK)
+    const float *x = floats_here(lane, call, q);
+
+    if (expert == NULL || weight == NULL || scratch == NULL || x == NULL)
         return sy_error_set(&call->error, SY_ENOMEM, "no memory for the layer call");
-    sy_status st = sy_route(gates, call->layer, expert, weight, q->rows->data, n_good, &options,
-                            scratch, NULL, &call->error);
+    sy_status st = sy_route(gates, call->layer, expert, weight, x, n_good, &options, scratch, NULL,
+                            &call->error);
     if (st == SY_OK) scatter_good(lane, call, k, expert, weight);
     return st;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "agg_dispatch.h"
+#include "agg_rows.h"
 #include "agg_targets.h"
 #include "sy_clock.h"
 #include "sy_hash.h"
@@ -82,9 +83,11 @@ static int is_fault(const sy_compute_reply *reply, uint32_t expert)
     return 0;
 }
 
+/* *wide: holds the rows if they had to be widened. */
 static sy_status read_copy(agg_shadow *shadow, const copy *c, const sy_fanout_slot *answer,
-                           sy_compute_reply *reply)
+                           sy_compute_reply *reply, sy_buf **wide)
 {
+    const agg_moe_config *config = shadow->config;
     sy_error err;
     size_t n;
 
@@ -93,10 +96,10 @@ static sy_status read_copy(agg_shadow *shadow, const copy *c, const sy_fanout_sl
     const sy_status st = sy_wire_compute_reply_decode(reply, &shadow->arena, iov, n, &err);
     if (st != SY_OK) return st;
     if (reply->status.status != SY_OK) return reply->status.status;
-    return !reply->output_shared && reply->output.dtype == SY_F32 &&
-                   reply->output.rows == c->n_rows && reply->output.cols == shadow->hidden
-               ? SY_OK
-               : SY_EDATALOSS;
+    if (reply->output_shared ||
+        !agg_rows_are_expected(reply, c->n_rows, shadow->hidden, config->wire_rows))
+        return SY_EDATALOSS;
+    return agg_rows_take(&reply->output, wide, config->wire_rows, config->kernels);
 }
 
 /* Copies are a shadow's only traffic, so they count as such; the sides of shares have their own. */
@@ -117,7 +120,8 @@ static void take_copy(agg_shadow *shadow, const copy *c, const sy_fanout_slot *a
 {
     const size_t hidden = shadow->hidden;
     sy_compute_reply reply = {0};
-    const sy_status st = read_copy(shadow, c, answer, &reply);
+    sy_buf *wide = NULL;
+    const sy_status st = read_copy(shadow, c, answer, &reply, &wide);
     const float *out = reply.output.data;
 
     if (answer->status == SY_OK) agg_absolve(c->node);
@@ -130,6 +134,7 @@ static void take_copy(agg_shadow *shadow, const copy *c, const sy_fanout_slot *a
             if (good) compare_row(shadow, target, out + end * hidden, c->want + end * hidden);
         count_traffic(target, end - begin, good, answer->done_us - c->sent_us);
     }
+    sy_buf_unref(wide);
     sy_arena_reset(&shadow->arena);
 }
 

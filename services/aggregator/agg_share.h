@@ -31,7 +31,7 @@ void agg_share_lost(agg_share *share);                 /* the connection is */
 uint32_t agg_share_lent(agg_share *share); /* areas in use; 0 for NULL */
 
 void *agg_loan_input(const agg_loan *loan);
-/* The peer may still write there while it is read: these are floats, and only wrong ones at worst.
+/* The peer may still write there while it is read: these are numbers, and only wrong ones at worst.
  */
 const void *agg_loan_output(const agg_loan *loan);
 void agg_loan_describe(const agg_loan *loan, sy_shared_rows *out);

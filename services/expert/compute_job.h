@@ -19,7 +19,8 @@ typedef struct compute_job {
     const sy_shard **shard; /* [G] with references; NULL: a fault */
     uint8_t *group_device;  /* [G] */
     float *y;               /* [R,H] */
-    sy_buf *out;            /* that holds y; NULL: y is in shared memory */
+    sy_buf *out;            /* that holds y, and in the end the answer's rows; NULL: these are in
+                               shared memory */
     uint32_t n_faults;
     sy_shard_fault *fault;
     atomic_int remaining; /* devices that still have to compute */

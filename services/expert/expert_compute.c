@@ -88,46 +88,64 @@ static void answer_error(expert *self, compute_job *job, const sy_error *err)
     send_answer(self, job, &reply, err, NULL);
 }
 
-/* Makes y: n rows, the answer's where the client has lent room for them, else in a buffer.
- * SY_ENOMEM. */
-static sy_status place_rows(const expert *self, compute_job *job, uint32_t n, int for_answer)
+/* Room for rows: the answer's where the client has lent it, else in a buffer, which becomes
+ * job->out. NULL: no memory. */
+static void *place_rows(compute_job *job, size_t bytes, int for_answer)
 {
     const sy_shared_rows *lent = &job->request.shared;
-    const size_t bytes = (size_t)n * self->desc->hidden * sizeof(float);
+    void *rows = NULL;
 
     job->out = NULL;
-    job->y = NULL;
     if (for_answer && job->shared != NULL && bytes > 0 && lent->output_bytes >= bytes)
-        job->y = sy_shm_view_at(job->shared, lent->output, bytes);
-    if (job->y != NULL) return SY_OK;
+        rows = sy_shm_view_at(job->shared, lent->output, bytes);
+    if (rows != NULL) return rows;
     job->out = sy_buf_alloc(SY_MAX(bytes, (size_t)1));
-    if (job->out == NULL) return SY_ENOMEM;
-    job->y = job->out->data;
-    return SY_OK;
+    return job->out == NULL ? NULL : job->out->data;
+}
+
+static int rounds_output(const compute_job *job)
+{
+    return job->request.output_dtype == SY_BF16;
 }
 
 /* PARTIAL: each token's rows weighted and summed here, in ascending expert id: they become y. */
 static sy_status sum_partial(const expert *self, compute_job *job)
 {
     const sy_compute_request *r = &job->request;
-    const size_t hidden = self->desc->hidden;
+    const size_t hidden = self->desc->hidden, bytes = r->hidden.rows * hidden * sizeof(float);
     sy_buf *rows = job->out; /* they are no answer, so they are in a buffer */
-    const sy_status st = place_rows(self, job, r->hidden.rows, 1);
 
-    if (st == SY_OK) {
-        memset(job->y, 0, r->hidden.rows * hidden * sizeof(float));
+    job->y = place_rows(job, bytes, !rounds_output(job));
+    if (job->y != NULL) {
+        memset(job->y, 0, bytes);
         for (uint32_t i = 0; i < r->n_assign; i++)
             self->kernels->axpy(job->y + r->row[i] * hidden, (const float *)rows->data + i * hidden,
                                 r->weight[i], hidden);
     }
     sy_buf_unref(rows);
-    return st;
+    return job->y == NULL ? SY_ENOMEM : SY_OK;
+}
+
+/* What has been computed, as the client asks for it: n rows. NULL: no memory. */
+static const void *finish_rows(const expert *self, compute_job *job, uint32_t n_rows)
+{
+    const size_t n = (size_t)n_rows * self->desc->hidden;
+
+    if (job->request.partial && sum_partial(self, job) != SY_OK) return NULL;
+    if (!rounds_output(job)) return job->y;
+    sy_buf *rows = job->out; /* floats are no answer, so they are in a buffer */
+    uint16_t *rounded = place_rows(job, n * sizeof(*rounded), 1);
+    if (rounded != NULL) self->kernels->round_bf16(rounded, job->y, n);
+    sy_buf_unref(rows);
+    return rounded;
 }
 
 static void answer(expert *self, compute_job *job)
 {
+    const sy_compute_request *r = &job->request;
+    const uint32_t n_rows = r->partial ? r->hidden.rows : r->n_assign;
+    const void *rows = atomic_load(&job->failed) == SY_OK ? finish_rows(self, job, n_rows) : NULL;
     const int64_t now_us = sy_clock_us();
-    const int partial = job->request.partial;
     sy_compute_reply reply = {.n_faults = job->n_faults,
                               .fault = job->fault,
                               .queue_us = (uint32_t)(job->started_us - job->queued_us),
@@ -136,12 +154,12 @@ static void answer(expert *self, compute_job *job)
     sy_error err = {0};
 
     sy_error_clear(&err);
-    if (atomic_load(&job->failed) != SY_OK || (partial && sum_partial(self, job) != SY_OK)) {
-        sy_error_set(&err, SY_ENOMEM, "no memory for %u rows", job->request.n_assign);
+    if (rows == NULL) {
+        sy_error_set(&err, SY_ENOMEM, "no memory for %u rows", r->n_assign);
     } else {
         reply.output_shared = job->out == NULL;
-        reply.output = (sy_rows){SY_F32, partial ? job->request.hidden.rows : job->request.n_assign,
-                                 self->desc->hidden, job->out == NULL ? NULL : job->out->data};
+        reply.output =
+            (sy_rows){r->output_dtype, n_rows, self->desc->hidden, job->out == NULL ? NULL : rows};
     }
     send_answer(self, job, &reply, &err, job->out);
 }
@@ -254,7 +272,9 @@ static sy_status find_shards(expert *self, compute_job *job, uint32_t *devices)
     job->group_device = sy_arena_calloc(&job->arena, r->n_groups + 1, 1);
     job->fault = sy_arena_calloc(&job->arena, r->n_groups + 1, sizeof(*job->fault));
     if (job->shard == NULL || job->group_device == NULL || job->fault == NULL) return SY_ENOMEM;
-    if (place_rows(self, job, r->n_assign, !r->partial) != SY_OK) return SY_ENOMEM;
+    job->y =
+        place_rows(job, r->n_assign * hidden * sizeof(float), !r->partial && !rounds_output(job));
+    if (job->y == NULL) return SY_ENOMEM;
     *devices = 0;
     for (uint32_t g = 0; g < r->n_groups; g++) {
         const uint32_t begin = g == 0 ? 0 : r->group_end[g - 1];

@@ -32,7 +32,7 @@ typedef enum manner {
     ERRORS,      /* answers UNAVAILABLE */
     GARBAGE,     /* bytes that are no message, though the id can be read; a router: expert 8 of 8 */
     FEW_ROWS,    /* one row too few */
-    WRONG_TYPE,  /* bf16 rows */
+    WRONG_TYPE,  /* rows of a type that nobody asked for */
     FAULTY,      /* says that no expert is resident */
     SILENT,      /* never answers, not even a probe */
     HOLDS,       /* answers only when the test says so */
@@ -48,14 +48,17 @@ typedef struct fake_node {
     atomic_int messages, rows, probes;
     _Atomic float scale; /* of its outputs: 1 is right */
     _Atomic int other_arithmetic;
+    _Atomic int is_old;    /* knows nothing of bf16 answers */
+    _Atomic int row_dtype; /* of the rows that it was sent last */
     pthread_mutex_t mutex; /* guards the rest */
     uint8_t absent[L * E]; /* shards that it does not hold */
     sy_call *watch;
     sy_call *held; /* HOLDS: whom to answer */
     uint64_t held_id;
     uint32_t held_rows;
+    sy_dtype held_dtype;
     sy_buf *held_out;
-    float *held_lent;       /* where the answer goes; NULL: into the message */
+    void *held_lent;        /* where the answer goes; NULL: into the message */
     sy_shm_view *held_view; /* that holds it there */
     /* What it does with messages whose rows are in shared memory. */
     _Atomic int sharing;
@@ -91,14 +94,13 @@ static inline void must(sy_status st, const sy_error *err)
 /* ---- what fakes answer ---- */
 
 /* lent: where the client wants the rows; NULL: in the message. */
-static inline void send_lent(sy_call *call, uint64_t id, uint32_t n_rows, const sy_buf *rows,
-                             float *lent)
+static inline void send_lent(sy_call *call, uint64_t id, uint32_t n_rows, sy_dtype dtype,
+                             const sy_buf *rows, void *lent)
 {
-    const sy_compute_reply reply = {
-        .id = id, .output_shared = 1, .output = {SY_F32, n_rows, H, NULL}};
+    const sy_compute_reply reply = {.id = id, .output_shared = 1, .output = {dtype, n_rows, H}};
     sy_frame frame;
 
-    memcpy(lent, rows->data, n_rows * H * sizeof(float));
+    memcpy(lent, rows->data, sy_rows_bytes(&reply.output));
     assert_int_equal(sy_wire_compute_reply_encode(&frame, &reply, NULL), SY_OK);
     sy_call_send(call, &frame);
 }
@@ -116,14 +118,27 @@ static inline void send_rows(sy_call *call, uint64_t id, uint32_t n_rows, sy_dty
 static inline sy_buf *compute(const sy_compute_request *r, float scale)
 {
     sy_buf *out = sy_buf_alloc(r->n_assign * H * sizeof(float));
-    const float *x = r->hidden.data;
+    float x[T * H];
 
+    sy_dtype_widen(x, r->hidden.data, r->hidden.dtype, (size_t)r->hidden.rows * H);
     for (uint32_t g = 0, i = 0; g < r->n_groups; g++)
         for (; i < r->group_end[g]; i++)
             for (uint32_t k = 0; k < H; k++)
                 ((float *)out->data)[i * H + k] =
                     scale * (float)(r->expert[g] + 1) * x[r->row[i] * H + k];
     return out;
+}
+
+/* As the node would send them: in the type that was asked for, if it knows of it. */
+static inline sy_dtype finish_rows(const fake_node *self, const sy_compute_request *r, sy_buf *rows)
+{
+    const size_t n = (size_t)r->n_assign * H;
+    uint16_t rounded[T * K * H];
+
+    if (r->output_dtype != SY_BF16 || self->is_old) return SY_F32;
+    sy_kernels_best()->round_bf16(rounded, rows->data, n);
+    memcpy(rows->data, rounded, n * sizeof(*rounded));
+    return SY_BF16;
 }
 
 static inline void send_faults(sy_call *call, const sy_compute_request *r, sy_buf *rows)
@@ -175,8 +190,8 @@ static inline void send_garbage(sy_call *call, uint64_t id)
 
 /* ---- fakes ---- */
 
-static inline void hold(fake_node *self, sy_call *call, uint64_t id, uint32_t n_rows, sy_buf *out,
-                        sy_shm_view *view, float *lent)
+static inline void hold(fake_node *self, sy_call *call, uint64_t id, uint32_t n_rows,
+                        sy_dtype dtype, sy_buf *out, sy_shm_view *view, void *lent)
 {
     pthread_mutex_lock(&self->mutex);
     if (self->held != NULL) sy_call_unref(self->held);
@@ -184,6 +199,7 @@ static inline void hold(fake_node *self, sy_call *call, uint64_t id, uint32_t n_
     self->held = sy_call_ref(call);
     self->held_id = id;
     self->held_rows = n_rows;
+    self->held_dtype = dtype;
     self->held_out = sy_buf_ref(out);
     sy_shm_view_unref(self->held_view);
     self->held_view = view == NULL ? NULL : sy_shm_view_ref(view);
@@ -198,9 +214,10 @@ static inline void release_held(fake_node *self, int rightly)
     assert_non_null(self->held);
     if (!rightly) memset(self->held_out->data, 0x41, self->held_out->len);
     if (self->held_lent != NULL)
-        send_lent(self->held, self->held_id, self->held_rows, self->held_out, self->held_lent);
+        send_lent(self->held, self->held_id, self->held_rows, self->held_dtype, self->held_out,
+                  self->held_lent);
     else
-        send_rows(self->held, self->held_id, self->held_rows, SY_F32, self->held_out);
+        send_rows(self->held, self->held_id, self->held_rows, self->held_dtype, self->held_out);
     pthread_mutex_unlock(&self->mutex);
 }
 
@@ -214,30 +231,35 @@ static inline void answer_rows(fake_node *self, sy_call *call, const sy_compute_
                                sy_shm_view *view)
 {
     const manner m = (manner)self->manner;
-    float *lent =
-        view == NULL ? NULL : sy_shm_view_at(view, r->shared.output, r->shared.output_bytes);
     sy_buf *rows = compute(r, self->scale);
+    const sy_dtype dtype = finish_rows(self, r, rows);
+    const int fits =
+        view != NULL && r->shared.output_bytes >= (size_t)r->n_assign * H * sy_dtype_bytes(dtype);
+    void *lent = fits ? sy_shm_view_at(view, r->shared.output, r->shared.output_bytes) : NULL;
 
+    self->row_dtype = r->hidden.dtype;
     if (m != HOLDS) count(self, r); /* before the answer, which a test waits for */
     switch (m) {
     case HONEST:
         if (lent != NULL)
-            send_lent(call, r->id, r->n_assign, rows, lent);
+            send_lent(call, r->id, r->n_assign, dtype, rows, lent);
         else
-            send_rows(call, r->id, r->n_assign, SY_F32, rows);
+            send_rows(call, r->id, r->n_assign, dtype, rows);
         break;
     case SAYS_SHARED: { /* the rows go nowhere */
         float nowhere[T * K * H];
-        send_lent(call, r->id, r->n_assign, rows, nowhere);
+        send_lent(call, r->id, r->n_assign, SY_F32, rows, nowhere);
         break;
     }
     case ERRORS: send_status(call, r->id); break;
     case GARBAGE: send_garbage(call, r->id); break;
-    case FEW_ROWS: send_rows(call, r->id, r->n_assign - 1, SY_F32, rows); break;
-    case WRONG_TYPE: send_rows(call, r->id, r->n_assign, SY_BF16, rows); break;
+    case FEW_ROWS: send_rows(call, r->id, r->n_assign - 1, dtype, rows); break;
+    case WRONG_TYPE:
+        send_rows(call, r->id, r->n_assign, dtype == SY_F32 ? SY_BF16 : SY_F16, rows);
+        break;
     case FAULTY: send_faults(call, r, rows); break;
     case FREES: release_held(&node[0], 1); break;
-    case HOLDS: hold(self, call, r->id, r->n_assign, rows, view, lent); break;
+    case HOLDS: hold(self, call, r->id, r->n_assign, dtype, rows, view, lent); break;
     case SILENT:
     case N_MANNERS: break;
     }
@@ -359,6 +381,7 @@ static inline void on_route(void *ctx, sy_call *call, sy_msg *msg)
 
     sy_arena_init(&arena, 1 << 24);
     const int is_probe = sy_wire_route_request_decode(&r, &arena, iov, n, &err) != SY_OK;
+    if (!is_probe) self->row_dtype = r.hidden.dtype;
     atomic_fetch_add(is_probe ? &self->probes : &self->messages, 1);
     sy_route_reply reply = {.id = sy_wire_peek_id(iov, n), .status = err};
     for (uint32_t t = 0; !is_probe && t < r.hidden.rows; t++) {
@@ -498,6 +521,7 @@ static inline void all_honest(void)
         f->manner = HONEST;
         f->scale = 1.0f;
         f->other_arithmetic = 0;
+        f->is_old = 0;
         pthread_mutex_lock(&f->mutex);
         memset(f->absent, 0, sizeof(f->absent));
         pthread_mutex_unlock(&f->mutex);
@@ -591,6 +615,7 @@ static inline int tear_down(void **state)
 typedef struct layer_call {
     sy_moe_call call;
     float x[T * H], y[T * H];
+    float shift; /* of x: 0 leaves numbers that are exact in bf16 */
     uint64_t request[T];
     uint8_t failed[T], note[T], may_degrade[T];
 } layer_call;
@@ -599,7 +624,7 @@ static inline sy_status run_layer(layer_call *c)
 {
     sy_moe moe = agg_lane_ops(&lane);
 
-    for (uint32_t i = 0; i < T * H; i++) c->x[i] = (float)(i % 97) / 16.0f - 3.0f;
+    for (uint32_t i = 0; i < T * H; i++) c->x[i] = (float)(i % 97) / 16.0f - 3.0f + c->shift;
     for (uint32_t t = 0; t < T; t++) c->request[t] = 100 + t;
     memset(c->note, 0, sizeof(c->note));
     c->call = (sy_moe_call){.layer = 1,

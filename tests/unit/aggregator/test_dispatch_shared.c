@@ -141,7 +141,7 @@ static void a_node_that_dies_takes_its_region_along(void **state)
     run_right();
     assert_int_equal(n_lent(), 1);
     pthread_mutex_lock(&node[0].mutex);
-    float *lent = node[0].held_lent;
+    void *lent = node[0].held_lent;
     kept = sy_shm_view_ref(node[0].held_view);
     pthread_mutex_unlock(&node[0].mutex);
     stop_fake(&node[0]);

@@ -212,6 +212,65 @@ static void an_output_that_does_not_fit_comes_in_the_message(void **state)
     }
 }
 
+/* What fp32 answers give, rounded: n_rows rows in bf16. */
+static const void *wanted_rounded(sy_compute_request r, uint32_t n_rows)
+{
+    uint16_t *rounded = sy_arena_alloc(&arena, n_rows * H * sizeof(*rounded));
+
+    r.output_dtype = SY_F32;
+    node->self.kernels->round_bf16(rounded, wanted(r, n_rows), n_rows * H);
+    return rounded;
+}
+
+static void outputs_in_bf16_are_those_in_fp32_rounded_wherever_they_are_put(void **state)
+{
+    (void)state;
+    for (int partial = 0; partial < 2; partial++) {
+        const uint32_t n_rows = partial ? TOKENS : ROWS;
+        const size_t bytes = n_rows * H * sizeof(uint16_t);
+        /* Enough room for bf16, for floats, not enough; and no shared memory at all. */
+        const size_t room[] = {bytes, OUTPUT_BYTES, bytes - 1, 0};
+        for (size_t way = 0; way < SY_COUNT_OF(room); way++) {
+            const int fits = room[way] >= bytes;
+            sy_compute_request r = room[way] > 0 ? ask_shared() : ask_bytes();
+            r.partial = partial;
+            r.output_dtype = SY_BF16;
+            if (room[way] > 0) r.shared.output_bytes = room[way];
+            const void *want = wanted_rounded(r, n_rows);
+            memset(output(), 0x55, OUTPUT_BYTES);
+            const sy_compute_reply reply = exchange(r);
+            if (reply.status.status != SY_OK) fail_msg("%s", reply.status.message);
+            assert_int_equal(reply.output.dtype, SY_BF16);
+            assert_int_equal(reply.output.rows, n_rows);
+            assert_int_equal(reply.output_shared, fits);
+            assert_memory_equal(fits ? output() : reply.output.data, want, bytes);
+            assert_int_equal(((uint8_t *)output())[fits ? bytes : 0], 0x55); /* no byte more */
+        }
+    }
+}
+
+static void rows_in_bf16_give_what_those_numbers_give_in_fp32(void **state)
+{
+    uint16_t rounded[TOKENS * H];
+    sy_compute_request r = ask_bytes();
+
+    (void)state;
+    node->self.kernels->round_bf16(rounded, input, TOKENS * H);
+    sy_dtype_widen(input, rounded, SY_BF16, TOKENS * H);
+    r.output_dtype = SY_BF16;
+    const void *want = wanted_rounded(r, ROWS);
+    r.hidden.dtype = SY_BF16;
+    r.hidden.data = rounded;
+    sy_compute_reply reply = exchange(r);
+    assert_memory_equal(reply.output.data, want, ROWS * H * sizeof(uint16_t));
+    memcpy(input, rounded, sizeof(rounded));
+    r = ask_shared();
+    r.output_dtype = r.hidden.dtype = SY_BF16;
+    reply = exchange(r);
+    assert_int_equal(reply.output_shared, 1);
+    assert_memory_equal(output(), want, ROWS * H * sizeof(uint16_t));
+}
+
 static void experts_that_are_not_here_leave_zeros_in_the_shared_output(void **state)
 {
     static const uint16_t absent[3] = {0, 1, 5};
@@ -226,6 +285,10 @@ static void experts_that_are_not_here_leave_zeros_in_the_shared_output(void **st
     assert_int_equal(reply.output_shared, 1);
     assert_memory_equal((float *)output() + 4 * H, zeros, sizeof(zeros));
     assert_memory_not_equal(output(), zeros, sizeof(zeros));
+    r.output_dtype = SY_BF16;
+    memset(output(), 0x55, OUTPUT_BYTES);
+    assert_int_equal(exchange(r).n_faults, 1);
+    assert_memory_equal((uint16_t *)output() + 4 * H, zeros, 2 * H * sizeof(uint16_t));
 }
 
 static void areas_outside_of_the_memory_are_refused(void **state)
@@ -336,6 +399,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(shared_rows_give_the_bits_that_sent_rows_give),
         TEST(an_output_that_does_not_fit_comes_in_the_message),
+        TEST(outputs_in_bf16_are_those_in_fp32_rounded_wherever_they_are_put),
+        TEST(rows_in_bf16_give_what_those_numbers_give_in_fp32),
         TEST(experts_that_are_not_here_leave_zeros_in_the_shared_output),
         TEST(areas_outside_of_the_memory_are_refused),
         TEST(memory_that_is_another_than_said_is_refused_with_its_reason),

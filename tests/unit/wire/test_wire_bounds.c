@@ -284,6 +284,13 @@ static void assignments_stay_inside_the_rows(void **state)
     compute_refused(&f, "weight: element 2 is inf, which is not finite");
     f.msg.combine = (Switchyard__V1__Combine)2;
     compute_refused(&f, "combine: 2, must be EXACT (0) or PARTIAL (1)");
+    for (int dtype = -1; dtype <= 6; dtype++) {
+        if (dtype >= 0 && dtype <= 2) continue;
+        f.msg.output_dtype = (Switchyard__V1__DType)dtype;
+        refused("compute_request", &f.msg.base, "output_dtype: ");
+    }
+    f.msg.output_dtype = SWITCHYARD__V1__DTYPE__F16;
+    compute_refused(&f, "output_dtype: 3, must be F32 (1) or BF16 (2)");
     f.msg.hidden = NULL;
     compute_refused(&f, "hidden: absent");
 }

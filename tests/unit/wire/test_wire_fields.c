@@ -161,6 +161,7 @@ static void compute_request(void **state)
     msg.row = (ProtobufCBinaryData)WHOLE(row);
     msg.weight = (ProtobufCBinaryData)WHOLE(floats);
     msg.combine = SWITCHYARD__V1__COMBINE__PARTIAL;
+    msg.output_dtype = SWITCHYARD__V1__DTYPE__BF16;
     msg.hidden = &rows;
     sent = packed(&msg.base);
     assert_int_equal(sy_wire_compute_request_decode(&out, &arena, &sent, 1, NULL), SY_OK);
@@ -168,6 +169,7 @@ static void compute_request(void **state)
     assert_string_equal(out.model, "m");
     assert_int_equal(out.layer, 2);
     assert_int_equal(out.partial, 1);
+    assert_int_equal(out.output_dtype, SY_BF16);
     assert_int_equal(out.n_groups, 2);
     assert_int_equal(out.n_assign, 4);
     assert_true(is_aligned(out.expert) && is_aligned(out.group_end) && is_aligned(out.row) &&
@@ -179,6 +181,35 @@ static void compute_request(void **state)
     is_two_by_three(&out.hidden);
     assert_int_equal(sy_wire_compute_request_encode(&frame, &out, NULL), SY_OK);
     frame_equals(&frame, sent);
+}
+
+/* f32 is sent as the absence that nodes have always known. */
+static void outputs_are_floats_unless_bf16_is_asked_for(void **state)
+{
+    Switchyard__V1__ComputeRequest msg;
+    Switchyard__V1__Rows rows = two_by_three();
+    uint16_t expert[] = {7};
+    uint32_t group_end[] = {1}, row[] = {1};
+    sy_compute_request out;
+    sy_frame frame;
+    sy_iov sent;
+
+    switchyard__v1__compute_request__init(&msg);
+    (void)state;
+    msg.expert = (ProtobufCBinaryData)WHOLE(expert);
+    msg.group_end = (ProtobufCBinaryData)WHOLE(group_end);
+    msg.row = (ProtobufCBinaryData)WHOLE(row);
+    msg.hidden = &rows;
+    msg.output_dtype = SWITCHYARD__V1__DTYPE__F32;
+    sent = packed(&msg.base);
+    assert_int_equal(sy_wire_compute_request_decode(&out, &arena, &sent, 1, NULL), SY_OK);
+    assert_int_equal(out.output_dtype, SY_F32);
+    msg.output_dtype = SWITCHYARD__V1__DTYPE__DTYPE_UNSPECIFIED;
+    sent = packed(&msg.base);
+    assert_int_equal(sy_wire_compute_request_encode(&frame, &out, NULL), SY_OK);
+    frame_equals(&frame, sent);
+    assert_int_equal(sy_wire_compute_request_decode(&out, &arena, &sent, 1, NULL), SY_OK);
+    assert_int_equal(out.output_dtype, SY_F32);
 }
 
 static void compute_reply(void **state)
@@ -628,6 +659,7 @@ int main(void)
         cmocka_unit_test(route_request_fields_of_others_are_read_over),
         cmocka_unit_test(route_reply),
         cmocka_unit_test(compute_request),
+        cmocka_unit_test(outputs_are_floats_unless_bf16_is_asked_for),
         cmocka_unit_test(compute_reply),
         cmocka_unit_test(an_empty_reply_is_ok_and_has_no_rows),
         cmocka_unit_test(a_refused_request_still_has_its_id),

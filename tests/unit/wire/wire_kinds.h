@@ -136,6 +136,7 @@ static inline sy_status make_compute_request(sy_frame *out, rng *r, sy_arena *ar
     in.row = row;
     in.partial = (int)rng_below(r, 2);
     in.weight = in.partial || rng_below(r, 2) ? some_floats(r, arena, in.n_assign) : NULL;
+    if (rng_below(r, 2)) in.output_dtype = rng_below(r, 2) ? SY_BF16 : SY_F32;
     if (rng_below(r, 3) == 0)
         in.shared = some_shared(r, arena, &in.hidden, rng_below(r, 2) * (1 + rng_below(r, 5000)));
     return sy_wire_compute_request_encode(out, &in, NULL);
