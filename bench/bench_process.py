@@ -93,8 +93,9 @@ class Cluster:
     def __init__(self, bin_dir, model_dir, threads, experts, router="remote", is_raised=False,
                  options=(), expert_threads=None):
         self.is_raised = is_raised
-        if expert_threads is not None:
-            options = [*options, f"--expert-arg=--threads={expert_threads}"]
+        # As `up` does when it is not told: nodes share the cores out among themselves.
+        expert_threads = expert_threads or max(1, threads // experts)
+        options = [*options, f"--expert-arg=--threads={expert_threads}"]
         self.tool = bin_dir / "switchyard"
         self.argv = [self.tool, "up", "--model", model_dir, "--threads", threads, "--experts",
                      experts, "--router", router, "--log-level", "warn", "--timeout-s", 600,

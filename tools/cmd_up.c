@@ -102,8 +102,10 @@ static sy_status parse(up_options *o, int argc, char **argv, sy_error *err)
         {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
         {"redis", "URL", "a Redis that runs already; default: one of the cluster's own",
          SY_ARG_STRING, &o->redis, 0, 0},
-        {"threads", "N", "compute threads of each server; 0: all cores", SY_ARG_INT, &o->threads, 0,
-         1024},
+        {"threads", "N",
+         "compute threads of each server; 0: all cores, which expert nodes share out among "
+         "themselves",
+         SY_ARG_INT, &o->threads, 0, 1024},
         {"timeout-s", "S", "how long the start may take", SY_ARG_INT, &o->timeout_s, 1, 86400},
         {"log-level", "LEVEL", "of the servers: debug, info, warn or error", SY_ARG_STRING,
          &o->log_level, 0, 0},

@@ -124,13 +124,26 @@ static void put_precision(arg_list *args, const up_launcher *launcher)
     put_option(args, "--activations", launcher->activations);
 }
 
+/* Unless it is said, expert nodes share the cores out among themselves: they compute at the same
+ * time, and a thread that waits for another node's to give up its core holds up the whole layer. */
+static int64_t threads_of(const up_launcher *launcher, const up_process *process)
+{
+    const int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t n_experts = 0;
+
+    if (launcher->threads > 0 || strcmp(process->tier, "expert") != 0) return launcher->threads;
+    for (size_t i = 0; i < launcher->cluster->n_processes; i++)
+        n_experts += strcmp(launcher->cluster->process[i].tier, "expert") == 0;
+    return SY_MAX(cores / SY_MAX(n_experts, 1), 1);
+}
+
 static void put_server(arg_list *args, const up_launcher *launcher, const up_process *process)
 {
     char program[UP_PATH_BYTES + 64];
     char threads[24];
 
     snprintf(program, sizeof(program), "%s/switchyard-%s", launcher->program_dir, process->tier);
-    snprintf(threads, sizeof(threads), "%lld", (long long)launcher->threads);
+    snprintf(threads, sizeof(threads), "%lld", (long long)threads_of(launcher, process));
     put(args, program);
     put_option(args, "--model", launcher->cluster->model_dir);
     put_option(args, "--model-name", launcher->cluster->model);

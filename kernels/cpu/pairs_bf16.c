@@ -20,6 +20,9 @@
 #define BLOCK_STRIDE (K_MAX + 32) /* rows shall not share a cache set */
 #define LINE_BYTES   (SY_PANEL * sizeof(uint16_t))
 #define PAIR_BYTES   (2 * LINE_BYTES)
+/* Row by row, what is asked for meanwhile: used once a step, it shall not drive everything else out
+ * of the caches. */
+#define AHEAD_BYTES 2048
 
 typedef struct pairs_job {
     float *y;
@@ -98,12 +101,18 @@ SY_CPU_INLINE void tile(const pairs_tile *a, size_t T, size_t P, int is_block)
         sum[i] = a->resume ? _mm512_maskz_loadu_ps(columns, y) : _mm512_setzero_ps();
     }
     for (; k + 1 < a->n_k; k += 2, line += PAIR_BYTES) {
+        /* Where the panels end, the next ones begin. */
+        const int is_last = k * LINE_BYTES + AHEAD_BYTES >= a->panel_bytes;
+        const size_t row_ahead = AHEAD_BYTES + (is_last ? (P - 1) * a->panel_bytes : 0);
         __m512bh w[ROW_PANELS];
 #pragma GCC unroll 4
         for (size_t p = 0; p < P; p++) {
             const uint8_t *from = line + p * a->panel_bytes;
             w[p] = load_pair(from, order);
-            if (is_block) _mm_prefetch(from + a->ahead_bytes, _MM_HINT_T0);
+            if (is_block)
+                _mm_prefetch(from + a->ahead_bytes, _MM_HINT_T0);
+            else
+                _mm_prefetch(from + row_ahead, _MM_HINT_NTA);
         }
 #pragma GCC unroll 12
         for (size_t t = 0; t < T; t++) {

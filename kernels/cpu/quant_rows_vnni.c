@@ -5,8 +5,10 @@
 
 #include "cpu/quant_rows.h"
 
-#define SUMS_MAX    8    /* tokens x panels */
-#define AHEAD_BYTES 2048 /* what is asked for meanwhile: the hardware stops at every page */
+#define SUMS_MAX 8 /* tokens x panels */
+/* What is asked for meanwhile: the hardware stops at every page. Weights are used once a step: they
+ * shall not drive everything else out of the caches, such as what the next message needs. */
+#define AHEAD_BYTES 2048
 
 /* What a tile works on: the tokens' rows, and P panels side by side. */
 typedef struct rows_tile {
@@ -63,7 +65,7 @@ SY_CPU_INLINE void add_block(__m512i sum[SUMS_MAX], const rows_tile *a, size_t b
         for (size_t p = 0; p < P; p++) {
             const uint8_t *line = quants + p * a->panel_bytes + i * QUANT_LINE_BYTES;
             w[p] = _mm512_loadu_si512(line);
-            _mm_prefetch(line + ahead, _MM_HINT_T0);
+            _mm_prefetch(line + ahead, _MM_HINT_NTA);
         }
         if (dtype == SY_Q8) {
             add_line(sum, a, w, b * SY_QUANT_BLOCK + 4 * i, T, P);
@@ -98,7 +100,7 @@ SY_CPU_INLINE void tile(float *y, size_t y_stride, size_t n_last, const rows_til
             const uint8_t *scales = a->scales + p * a->panel_bytes + b * QUANT_PANEL_SCALES;
             const __m512 d =
                 _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)scales));
-            _mm_prefetch(scales + AHEAD_BYTES / 8, _MM_HINT_T0);
+            _mm_prefetch(scales + AHEAD_BYTES / 8, _MM_HINT_NTA);
 #pragma GCC unroll 4
             for (size_t t = 0; t < T; t++) {
                 const __m512 product = _mm512_mul_ps(d, _mm512_set1_ps(a->scale[t][b]));
