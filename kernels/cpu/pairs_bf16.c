@@ -16,7 +16,7 @@
 #define BLOCK_TOKENS 12
 #define SUMS_MAX     (BLOCK_TOKENS * BLOCK_PANELS)
 #define TOKENS_MAX   96
-#define K_MAX        512
+#define K_MAX        256
 #define BLOCK_STRIDE (K_MAX + 32) /* rows shall not share a cache set */
 #define LINE_BYTES   (SY_PANEL * sizeof(uint16_t))
 #define PAIR_BYTES   (2 * LINE_BYTES)
@@ -42,7 +42,9 @@ typedef struct pairs_tile {
     size_t n_last;       /* columns that the last of the panels has */
     const uint8_t *line; /* of the first panel, at the first k: k is even */
     size_t panel_bytes;
-    ptrdiff_t ahead_bytes; /* from a line to the one to ask for meanwhile; 0: none */
+    const uint8_t
+        *ahead;        /* what to ask for meanwhile, and how fast: the tiles of a block share the */
+    size_t ahead_step; /* lines of the next panels among them */
     size_t n_k;
     int resume; /* the sums of earlier k are in y */
     const uint16_t *row[ROW_TOKENS];
@@ -90,7 +92,7 @@ SY_CPU_INLINE void tile(const pairs_tile *a, size_t T, size_t P, int is_block)
 {
     const __mmask16 last_columns = (__mmask16)((1u << a->n_last) - 1);
     const __m512i order = pair_order();
-    const uint8_t *line = a->line;
+    const uint8_t *line = a->line, *ahead = a->ahead;
     __m512 sum[SUMS_MAX];
     size_t k = 0;
 
@@ -110,10 +112,11 @@ SY_CPU_INLINE void tile(const pairs_tile *a, size_t T, size_t P, int is_block)
             const uint8_t *from = line + p * a->panel_bytes;
             w[p] = load_pair(from, order);
             if (is_block)
-                _mm_prefetch(from + a->ahead_bytes, _MM_HINT_T0);
+                _mm_prefetch(ahead + p * a->panel_bytes, _MM_HINT_T1);
             else
                 _mm_prefetch(from + row_ahead, _MM_HINT_NTA);
         }
+        ahead += a->ahead_step;
 #pragma GCC unroll 12
         for (size_t t = 0; t < T; t++) {
             const __m512bh x =
@@ -144,12 +147,14 @@ SY_CPU_INLINE pairs_tile tile_at(const pairs_job *job, size_t t, size_t panel, s
                                  size_t k, size_t n_k)
 {
     const size_t n_left = job->w->n - (panel + n_panels - 1) * SY_PANEL;
+    const uint8_t *line = (const uint8_t *)job->w->data + (panel * job->w->k + k) * LINE_BYTES;
 
     return (pairs_tile){
         .y = job->y + t * job->y_stride + panel * SY_PANEL,
         .y_stride = job->y_stride,
         .n_last = SY_MIN(n_left, (size_t)SY_PANEL),
-        .line = (const uint8_t *)job->w->data + (panel * job->w->k + k) * LINE_BYTES,
+        .line = line,
+        .ahead = line,
         .panel_bytes = job->w->k * LINE_BYTES,
         .n_k = n_k,
         .resume = k > 0,
@@ -181,13 +186,17 @@ static void run_block(const pairs_job *job, const uint16_t *x, size_t t0, size_t
     for (size_t panel = job->begin; panel < job->end; panel += BLOCK_PANELS) {
         const size_t n_left = job->end - panel;
         const size_t n_panels = SY_MIN((size_t)BLOCK_PANELS, n_left);
+        const size_t n_tiles = (n_tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+        size_t tile_id = 0;
         for (size_t t = 0, T; t < n_tokens; t += T) {
-            const size_t n_tiles = (n_tokens - t + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
-            T = (n_tokens - t + n_tiles - 1) / n_tiles;
+            const size_t n_left_tiles = (n_tokens - t + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+            T = (n_tokens - t + n_left_tiles - 1) / n_left_tiles;
             pairs_tile a = tile_at(job, t0 + t, panel, n_panels, k, n_k);
             a.block = x + t * BLOCK_STRIDE;
-            if (t == 0 && n_left >= 2 * BLOCK_PANELS)
-                a.ahead_bytes = (ptrdiff_t)(BLOCK_PANELS * a.panel_bytes);
+            if (n_left >= 2 * BLOCK_PANELS) {
+                a.ahead_step = PAIR_BYTES / n_tiles;
+                a.ahead += BLOCK_PANELS * a.panel_bytes + tile_id++ * (n_k / 2) * a.ahead_step;
+            }
             if (n_panels == BLOCK_PANELS) {
                 block_tile(&a, T, BLOCK_PANELS);
             } else {
