@@ -17,6 +17,17 @@
     [SY_ROLE_V] = "model.layers.{l}.self_attn.v_proj.weight",                                  \
     [SY_ROLE_O] = "model.layers.{l}.self_attn.o_proj.weight"
 
+#define QK_NORM_TENSORS                                            \
+    [SY_ROLE_Q_NORM] = "model.layers.{l}.self_attn.q_norm.weight", \
+    [SY_ROLE_K_NORM] = "model.layers.{l}.self_attn.k_norm.weight"
+
+/* Gate and experts of OLMoE, Qwen and others. */
+#define MLP_TENSORS                                                              \
+    [SY_ROLE_GATE] = "model.layers.{l}.mlp.gate.weight",                         \
+    [SY_ROLE_EXPERT_GATE] = "model.layers.{l}.mlp.experts.{e}.gate_proj.weight", \
+    [SY_ROLE_EXPERT_UP] = "model.layers.{l}.mlp.experts.{e}.up_proj.weight",     \
+    [SY_ROLE_EXPERT_DOWN] = "model.layers.{l}.mlp.experts.{e}.down_proj.weight"
+
 static const sy_family families[] = {
     {
         .name = "mixtral",
@@ -50,12 +61,21 @@ static const sy_family families[] = {
         .gate_scale = 1.0f,
         .rms_eps = 1e-5f,
         .rope_theta = 1e4f,
-        .pattern = {LLAMA_TENSORS, [SY_ROLE_Q_NORM] = "model.layers.{l}.self_attn.q_norm.weight",
-                    [SY_ROLE_K_NORM] = "model.layers.{l}.self_attn.k_norm.weight",
-                    [SY_ROLE_GATE] = "model.layers.{l}.mlp.gate.weight",
-                    [SY_ROLE_EXPERT_GATE] = "model.layers.{l}.mlp.experts.{e}.gate_proj.weight",
-                    [SY_ROLE_EXPERT_UP] = "model.layers.{l}.mlp.experts.{e}.up_proj.weight",
-                    [SY_ROLE_EXPERT_DOWN] = "model.layers.{l}.mlp.experts.{e}.down_proj.weight"},
+        .pattern = {LLAMA_TENSORS, QK_NORM_TENSORS, MLP_TENSORS},
+    },
+    {
+        .name = "qwen3_moe",
+        .architecture = "Qwen3MoeForCausalLM",
+        .experts = {{"num_experts", "num_local_experts"}},
+        .top_k = {{"num_experts_per_tok"}},
+        .expert_ffn = {{"moe_intermediate_size"}},
+        .renormalise_key = "norm_topk_prob",
+        .qk_norm = 2,
+        .score = SY_GATE_SOFTMAX,
+        .gate_scale = 1.0f,
+        .rms_eps = 1e-6f,
+        .rope_theta = 1e4f,
+        .pattern = {LLAMA_TENSORS, QK_NORM_TENSORS, MLP_TENSORS},
     },
 };
 

@@ -58,7 +58,7 @@ static void render_config(sy_strbuf *out, const sy_synth_config *config, const s
     sy_strbuf_printf(out, "  \"%s\": %" PRIu32 ",\n", family->top_k.alias[0], config->top_k);
     if (family->renormalise_key != NULL) {
         sy_strbuf_printf(out, "  \"%s\": %s,\n", family->renormalise_key,
-                         family->renormalise ? "true" : "false");
+                         family->renormalise || config->renormalise ? "true" : "false");
     }
     if (config->qkv_clip != 0.0f) {
         sy_strbuf_printf(out, "  \"%s\": %.9g,\n",

@@ -18,8 +18,9 @@ typedef struct sy_synth_config {
     uint32_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim, n_experts, top_k, expert_ffn,
         context;
     float rms_eps, rope_theta;
-    float qkv_clip; /* 0: none; only for families that clip */
-    sy_dtype dtype; /* of every tensor */
+    float qkv_clip;  /* 0: none; only for families that clip */
+    int renormalise; /* norm_topk_prob is true, where the family leaves it open; 0: its default */
+    sy_dtype dtype;  /* of every tensor */
     sy_synth_recipe recipe;
     uint64_t seed;             /* SCALED only: mixed into each tensor's hash */
     uint64_t shard_bytes_max;  /* 0: one model.safetensors; else shards and an index */

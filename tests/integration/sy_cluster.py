@@ -323,7 +323,7 @@ class HandCluster(Cluster):
 class UpCluster(Cluster):
     """What `switchyard up --detach` starts and supervises."""
 
-    def __init__(self, experts=1, routers=1, aggregators=1, **options):
+    def __init__(self, experts=1, routers=1, aggregators=1, model=MODEL, **options):
         super().__init__()
         options = {"experts": experts, "routers": routers, "aggregators": aggregators, "threads": 2,
                    **options}
@@ -331,7 +331,7 @@ class UpCluster(Cluster):
             options["aggregator_arg"] = "--silent-ms=20000"
         args = [f"--{k.replace('_', '-')}={v}" for k, v in options.items()]
         try:
-            self.told = json.loads(run_tool("up", "--model", MODEL, "--dir", self.dir, "--detach",
+            self.told = json.loads(run_tool("up", "--model", model, "--dir", self.dir, "--detach",
                                             "--json", *args, timeout_s=WAIT_S * 4))
         except BaseException:
             print(self.report())

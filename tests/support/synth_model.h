@@ -37,4 +37,18 @@ static inline sy_synth_config olmoe_vectors(void)
     return config;
 }
 
+static inline sy_synth_config qwen3_moe_vectors(void)
+{
+    sy_synth_config config = mixtral_vectors();
+
+    config.family = "qwen3_moe";
+    config.head_dim = 32; /* n_heads * head_dim is not the hidden size */
+    config.n_experts = 16;
+    config.top_k = 4;
+    config.renormalise = 1;
+    config.expert_ffn = 32;
+    config.rms_eps = 1e-6f;
+    return config;
+}
+
 #endif

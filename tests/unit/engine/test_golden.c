@@ -197,6 +197,14 @@ static void olmoe_vector_of_transformers(void **state)
     check_vector(&config, (const float[]){1.04429f, -2.23449f, 0.63137f, 1.52692f}, 175);
 }
 
+static void qwen3_moe_vector_of_transformers(void **state)
+{
+    const sy_synth_config config = qwen3_moe_vectors();
+
+    (void)state;
+    check_vector(&config, (const float[]){0.46023f, 0.11915f, 0.87895f, 1.06997f}, 207);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +212,7 @@ int main(void)
         cmocka_unit_test(logits_have_the_same_bits_however_they_are_computed),
         cmocka_unit_test(mixtral_vector_of_transformers),
         cmocka_unit_test(olmoe_vector_of_transformers),
+        cmocka_unit_test(qwen3_moe_vector_of_transformers),
     };
     n_goldens = read_golden(goldens, SY_COUNT_OF(goldens));
     return cmocka_run_group_tests(tests, NULL, NULL);
