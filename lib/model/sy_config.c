@@ -7,136 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "sy_family.h"
+#include "sy_config_read.h"
 #include "sy_json_load.h"
 
 #define CONFIG_VALUES_MAX 100000u
 
-/* Every function below reads from here, and reports here. */
-typedef struct reader {
-    const json_t *root;
-    const sy_family *family;
-    sy_error *err;
-} reader;
-
-/* NULL for a key that is absent or null: Hugging Face's files use both for "not set". */
-static json_t *member(const json_t *object, const char *key)
+static sy_status read_family(config_reader *in, sy_model_desc *desc)
 {
-    json_t *value = json_object_get(object, key);
-
-    return json_is_null(value) ? NULL : value;
-}
-
-/* The value under any of the aliases, and the alias that was used. Two spellings must not disagree.
- */
-static sy_status find_alias(const json_t **value, const char **key, const reader *in,
-                            const sy_key *keys)
-{
-    *value = NULL;
-    *key = keys->alias[0];
-    for (size_t i = 0; i < SY_KEY_ALIASES_MAX && keys->alias[i] != NULL; i++) {
-        const json_t *found = member(in->root, keys->alias[i]);
-
-        if (found == NULL) continue;
-        if (*value != NULL && !json_equal(*value, found)) {
-            return sy_error_set(in->err, SY_EINVAL, "%s and %s mean the same and differ", *key,
-                                keys->alias[i]);
-        }
-        if (*value == NULL) {
-            *value = found;
-            *key = keys->alias[i];
-        }
-    }
-    return SY_OK;
-}
-
-static sy_status check_uint(uint32_t *out, const reader *in, const char *key, const json_t *value,
-                            uint32_t min, uint32_t max)
-{
-    const json_int_t v = json_integer_value(value);
-
-    if (!json_is_integer(value)) {
-        return sy_error_set(in->err, SY_EINVAL, "%s is %s, where an integer is needed", key,
-                            sy_json_kind(value));
-    }
-    if (v < min || v > max) {
-        return sy_error_set(in->err, SY_EINVAL,
-                            "%s is %" JSON_INTEGER_FORMAT ", outside [%" PRIu32 ", %" PRIu32 "]",
-                            key, v, min, max);
-    }
-    *out = (uint32_t)v;
-    return SY_OK;
-}
-
-static sy_status read_uint_of(uint32_t *out, const reader *in, const sy_key *keys, uint32_t min,
-                              uint32_t max)
-{
-    const json_t *value;
-    const char *key;
-    const sy_status st = find_alias(&value, &key, in, keys);
-
-    return st == SY_OK ? check_uint(out, in, key, value, min, max) : st;
-}
-
-static sy_status read_uint(uint32_t *out, const reader *in, const char *key, uint32_t max)
-{
-    return read_uint_of(out, in, &(sy_key){{key}}, 1, max);
-}
-
-/* An integer is a number too: 10000 for rope_theta. *out keeps its default when there is no value.
- */
-static sy_status read_float(float *out, const reader *in, const char *key, const json_t *value,
-                            double max, int zero_ok)
-{
-    const double v = json_number_value(value);
-
-    if (value == NULL) return SY_OK;
-    if (!json_is_number(value)) {
-        return sy_error_set(in->err, SY_EINVAL, "%s is %s, where a number is needed", key,
-                            sy_json_kind(value));
-    }
-    if (v < 0.0 || v > max || ((float)v == 0.0f && !(zero_ok && v == 0.0))) {
-        return sy_error_set(in->err, SY_EINVAL, "%s is %g, outside %s0, %g]", key, v,
-                            zero_ok ? "[" : "(", max);
-    }
-    *out = (float)v;
-    return SY_OK;
-}
-
-static sy_status read_bool(int *out, const reader *in, const char *key)
-{
-    const json_t *value = member(in->root, key);
-
-    if (value == NULL) return SY_OK;
-    if (!json_is_boolean(value)) {
-        return sy_error_set(in->err, SY_EINVAL, "%s is %s, where true or false is needed", key,
-                            sy_json_kind(value));
-    }
-    *out = json_is_true(value);
-    return SY_OK;
-}
-
-/* A string that must be one of a few; absent is fine. choices ends with NULL. */
-static sy_status check_choice(const reader *in, const char *key, const char *const *choices)
-{
-    const json_t *value = member(in->root, key);
-
-    if (value == NULL) return SY_OK;
-    if (!json_is_string(value)) {
-        return sy_error_set(in->err, SY_EINVAL, "%s is %s, where a string is needed", key,
-                            sy_json_kind(value));
-    }
-    for (size_t i = 0; choices[i] != NULL; i++) {
-        if (strcmp(json_string_value(value), choices[i]) == 0) return SY_OK;
-    }
-    return sy_error_set(in->err, SY_EINVAL, "%s \"%.64s\" is not supported, only \"%s\" is", key,
-                        json_string_value(value), choices[0]);
-}
-
-static sy_status read_family(reader *in, sy_model_desc *desc)
-{
-    const json_t *type = member(in->root, "model_type");
-    const json_t *names = member(in->root, "architectures");
+    const json_t *type = config_member(in->root, "model_type");
+    const json_t *names = config_member(in->root, "architectures");
     const json_t *first = json_array_get(names, 0);
     char known[256] = "";
     size_t len = 0;
@@ -165,18 +44,18 @@ static sy_status read_family(reader *in, sy_model_desc *desc)
     return SY_OK;
 }
 
-static sy_status read_dims(const reader *in, sy_model_desc *desc)
+static sy_status read_dims(const config_reader *in, sy_model_desc *desc)
 {
     sy_status st;
 
-    SY_TRY(read_uint(&desc->vocab, in, "vocab_size", SY_VOCAB_MAX));
-    SY_TRY(read_uint(&desc->hidden, in, "hidden_size", SY_DIM_MAX));
-    SY_TRY(read_uint(&desc->n_layers, in, "num_hidden_layers", SY_LAYERS_MAX));
-    SY_TRY(read_uint(&desc->n_heads, in, "num_attention_heads", SY_DIM_MAX));
-    SY_TRY(read_uint(&desc->context, in, "max_position_embeddings", SY_CONTEXT_MAX));
-    SY_TRY(read_uint_of(&desc->n_experts, in, &in->family->experts, 1, SY_EXPERTS_MAX));
-    SY_TRY(read_uint_of(&desc->top_k, in, &in->family->top_k, 1, SY_TOP_K_MAX));
-    SY_TRY(read_uint_of(&desc->expert_ffn, in, &in->family->expert_ffn, 1, SY_DIM_MAX));
+    SY_TRY(config_read_uint(&desc->vocab, in, "vocab_size", SY_VOCAB_MAX));
+    SY_TRY(config_read_uint(&desc->hidden, in, "hidden_size", SY_DIM_MAX));
+    SY_TRY(config_read_uint(&desc->n_layers, in, "num_hidden_layers", SY_LAYERS_MAX));
+    SY_TRY(config_read_uint(&desc->n_heads, in, "num_attention_heads", SY_DIM_MAX));
+    SY_TRY(config_read_uint(&desc->context, in, "max_position_embeddings", SY_CONTEXT_MAX));
+    SY_TRY(config_read_uint_of(&desc->n_experts, in, &in->family->experts, 1, SY_EXPERTS_MAX));
+    SY_TRY(config_read_uint_of(&desc->top_k, in, &in->family->top_k, 1, SY_TOP_K_MAX));
+    SY_TRY(config_read_uint_of(&desc->expert_ffn, in, &in->family->expert_ffn, 1, SY_DIM_MAX));
     if (desc->top_k > desc->n_experts) {
         return sy_error_set(
             in->err, SY_EINVAL, "%s is %" PRIu32 ", more than %s, which is %" PRIu32,
@@ -186,13 +65,13 @@ out:
     return st;
 }
 
-static sy_status read_heads(const reader *in, sy_model_desc *desc)
+static sy_status read_heads(const config_reader *in, sy_model_desc *desc)
 {
     sy_status st = SY_OK;
 
     desc->n_kv_heads = desc->n_heads;
-    if (member(in->root, "num_key_value_heads") != NULL) {
-        SY_TRY(read_uint(&desc->n_kv_heads, in, "num_key_value_heads", SY_DIM_MAX));
+    if (config_member(in->root, "num_key_value_heads") != NULL) {
+        SY_TRY(config_read_uint(&desc->n_kv_heads, in, "num_key_value_heads", SY_DIM_MAX));
     }
     if (desc->n_heads % desc->n_kv_heads != 0) {
         return sy_error_set(in->err, SY_EINVAL,
@@ -200,8 +79,8 @@ static sy_status read_heads(const reader *in, sy_model_desc *desc)
                             ", not a multiple of num_key_value_heads, which is %" PRIu32,
                             desc->n_heads, desc->n_kv_heads);
     }
-    if (member(in->root, "head_dim") != NULL) {
-        SY_TRY(read_uint(&desc->head_dim, in, "head_dim", SY_DIM_MAX));
+    if (config_member(in->root, "head_dim") != NULL) {
+        SY_TRY(config_read_uint(&desc->head_dim, in, "head_dim", SY_DIM_MAX));
     } else if (desc->hidden % desc->n_heads == 0) {
         desc->head_dim = desc->hidden / desc->n_heads;
     } else {
@@ -225,78 +104,19 @@ out:
     return st;
 }
 
-/* A dictionary of rope settings (rope_scaling, or rope_parameters of newer files) must ask for the
- * plain rotation. */
-static sy_status check_rope(const reader *in, const char *key)
+static sy_status read_window(const config_reader *in, sy_model_desc *desc)
 {
-    json_t *rope = member(in->root, key);
-    const json_t *type = member(rope, "rope_type");
-    const json_t *factor = member(rope, "partial_rotary_factor");
-    const char *name;
-    json_t *value;
-
-    if (rope == NULL) return SY_OK;
-    if (!json_is_object(rope)) {
-        return sy_error_set(in->err, SY_EINVAL, "%s is %s, where an object is needed", key,
-                            sy_json_kind(rope));
-    }
-    if (type == NULL) type = member(rope, "type");
-    if (type != NULL &&
-        (!json_is_string(type) || strcmp(json_string_value(type), "default") != 0)) {
-        return sy_error_set(in->err, SY_EINVAL,
-                            "%s.rope_type \"%.64s\" is not supported, only \"default\" is", key,
-                            json_is_string(type) ? json_string_value(type) : sy_json_kind(type));
-    }
-    if (factor != NULL && json_number_value(factor) != 1.0) {
-        return sy_error_set(in->err, SY_EINVAL,
-                            "%s.partial_rotary_factor must be 1: partial rotation is not supported",
-                            key);
-    }
-    json_object_foreach(rope, name, value)
-    {
-        if (json_is_object(value) || (type == NULL && strcmp(name, "factor") == 0)) {
-            return sy_error_set(in->err, SY_EINVAL, "%s.%.64s is not supported", key, name);
-        }
-    }
-    return SY_OK;
-}
-
-static sy_status read_rope(const reader *in, sy_model_desc *desc)
-{
-    const json_t *outer = member(in->root, "rope_theta");
-    const json_t *inner = member(member(in->root, "rope_parameters"), "rope_theta");
-    float other;
-    sy_status st;
-
-    desc->rope_theta = in->family->rope_theta;
-    SY_TRY(check_rope(in, "rope_scaling"));
-    SY_TRY(check_rope(in, "rope_parameters"));
-    SY_TRY(read_float(&desc->rope_theta, in, "rope_theta", outer, FLT_MAX, 0));
-    other = desc->rope_theta;
-    SY_TRY(read_float(&other, in, "rope_parameters.rope_theta", inner, FLT_MAX, 0));
-    if (outer != NULL && other != desc->rope_theta) {
-        return sy_error_set(in->err, SY_EINVAL,
-                            "rope_theta is %g, but rope_parameters.rope_theta is %g",
-                            (double)desc->rope_theta, (double)other);
-    }
-    desc->rope_theta = other;
-out:
-    return st;
-}
-
-static sy_status read_window(const reader *in, sy_model_desc *desc)
-{
-    const json_t *window = member(in->root, "sliding_window");
-    const json_t *types = member(in->root, "layer_types");
+    const json_t *window = config_member(in->root, "sliding_window");
+    const json_t *types = config_member(in->root, "layer_types");
     const char *wanted;
 
     if (window != NULL) {
-        sy_status st =
-            check_uint(&desc->sliding_window, in, "sliding_window", window, 1, SY_CONTEXT_MAX);
+        sy_status st = config_check_uint(&desc->sliding_window, in, "sliding_window", window, 1,
+                                         SY_CONTEXT_MAX);
 
         if (st != SY_OK) return st;
         if (!in->family->has_sliding_window ||
-            json_is_false(member(in->root, "use_sliding_window"))) {
+            json_is_false(config_member(in->root, "use_sliding_window"))) {
             return sy_error_set(in->err, SY_EINVAL, "sliding_window is %" PRIu32 ", but %s",
                                 desc->sliding_window,
                                 in->family->has_sliding_window ? "use_sliding_window is false"
@@ -317,18 +137,19 @@ static sy_status read_window(const reader *in, sy_model_desc *desc)
     return SY_OK;
 }
 
-static sy_status read_gate(const reader *in, sy_model_desc *desc)
+static sy_status read_gate(const config_reader *in, sy_model_desc *desc)
 {
     const sy_family *family = in->family;
     const char *clip_key = family->qkv_clip_key != NULL ? family->qkv_clip_key : "clip_qkv";
-    const json_t *clip = member(in->root, clip_key);
+    const json_t *clip = config_member(in->root, clip_key);
     int renormalise = family->renormalise;
     sy_status st;
 
     desc->gate.score = family->score;
     desc->gate.scale = family->gate_scale;
-    SY_TRY(read_bool(&renormalise, in,
-                     family->renormalise_key != NULL ? family->renormalise_key : "norm_topk_prob"));
+    SY_TRY(config_read_bool(&renormalise, in,
+                            family->renormalise_key != NULL ? family->renormalise_key
+                                                            : "norm_topk_prob"));
     if (family->renormalise_key == NULL && renormalise != family->renormalise) {
         return sy_error_set(in->err, SY_EINVAL, "norm_topk_prob is %s, but %s always has it %s",
                             renormalise ? "true" : "false", family->name,
@@ -339,7 +160,7 @@ static sy_status read_gate(const reader *in, sy_model_desc *desc)
         return sy_error_set(in->err, SY_EINVAL, "%s is set, but %s does not clip", clip_key,
                             family->name);
     }
-    SY_TRY(read_float(&desc->qkv_clip, in, clip_key, clip, FLT_MAX, 0));
+    SY_TRY(config_read_float(&desc->qkv_clip, in, clip_key, clip, FLT_MAX, 0));
 out:
     return st;
 }
@@ -392,10 +213,10 @@ static const char *const must_be_one[] = {
     "topk_group",
 };
 
-static sy_status check_unsupported(const reader *in)
+static sy_status check_unsupported(const config_reader *in)
 {
     for (size_t i = 0; i < SY_COUNT_OF(must_be_off); i++) {
-        const json_t *value = member(in->root, must_be_off[i]);
+        const json_t *value = config_member(in->root, must_be_off[i]);
 
         if (!is_off(value)) {
             return sy_error_set(in->err, SY_EINVAL, "%s is %s: this option is not supported",
@@ -404,7 +225,7 @@ static sy_status check_unsupported(const reader *in)
         }
     }
     for (size_t i = 0; i < SY_COUNT_OF(must_be_one); i++) {
-        const json_t *value = member(in->root, must_be_one[i]);
+        const json_t *value = config_member(in->root, must_be_one[i]);
 
         if (value != NULL && json_number_value(value) != 1.0) {
             return sy_error_set(in->err, SY_EINVAL, "%s is not 1: this option is not supported",
@@ -414,22 +235,22 @@ static sy_status check_unsupported(const reader *in)
     return SY_OK;
 }
 
-static sy_status check_choices(const reader *in)
+static sy_status check_choices(const config_reader *in)
 {
     static const char *const activations[] = {"silu", "swish", NULL};
     static const char *const scores[] = {"softmax", NULL};
     static const char *const methods[] = {"greedy", NULL};
     static const char *const types[] = {"bfloat16", "float16", "float32", NULL};
-    const json_t *old = member(in->root, "torch_dtype");
-    const json_t *new = member(in->root, "dtype");
+    const json_t *old = config_member(in->root, "torch_dtype");
+    const json_t *new = config_member(in->root, "dtype");
     sy_status st;
 
-    SY_TRY(check_choice(in, "hidden_act", activations));
-    SY_TRY(check_choice(in, "scoring_func", scores));
-    SY_TRY(check_choice(in, "topk_method", methods));
+    SY_TRY(config_check_choice(in, "hidden_act", activations));
+    SY_TRY(config_check_choice(in, "scoring_func", scores));
+    SY_TRY(config_check_choice(in, "topk_method", methods));
     /* Tensors say what type they have; this key must only not be one that no tensor may have. */
-    SY_TRY(check_choice(in, "torch_dtype", types));
-    SY_TRY(check_choice(in, "dtype", types));
+    SY_TRY(config_check_choice(in, "torch_dtype", types));
+    SY_TRY(config_check_choice(in, "dtype", types));
     if (old != NULL && new != NULL && !json_equal(old, new)) {
         return sy_error_set(in->err, SY_EINVAL, "torch_dtype is %s, but dtype is %s",
                             json_string_value(old), json_string_value(new));
@@ -438,20 +259,20 @@ out:
     return st;
 }
 
-static sy_status check_token(int32_t *out, const reader *in, const char *key, const json_t *value,
-                             uint32_t vocab)
+static sy_status check_token(int32_t *out, const config_reader *in, const char *key,
+                             const json_t *value, uint32_t vocab)
 {
     uint32_t id = 0;
-    const sy_status st = check_uint(&id, in, key, value, 0, vocab - 1);
+    const sy_status st = config_check_uint(&id, in, key, value, 0, vocab - 1);
 
     if (st == SY_OK) *out = (int32_t)id; /* vocab is at most 2^24 */
     return st;
 }
 
 /* Replaces desc's list when there is a value: one id, or a list of them. */
-static sy_status read_eos(const reader *in, sy_model_desc *desc)
+static sy_status read_eos(const config_reader *in, sy_model_desc *desc)
 {
-    const json_t *value = member(in->root, "eos_token_id");
+    const json_t *value = config_member(in->root, "eos_token_id");
     const size_t n = json_is_array(value) ? json_array_size(value) : 1;
     sy_status st = SY_OK;
 
@@ -470,16 +291,16 @@ out:
     return st;
 }
 
-static sy_status read_bos(const reader *in, sy_model_desc *desc)
+static sy_status read_bos(const config_reader *in, sy_model_desc *desc)
 {
-    const json_t *value = member(in->root, "bos_token_id");
+    const json_t *value = config_member(in->root, "bos_token_id");
 
     return value != NULL ? check_token(&desc->bos, in, "bos_token_id", value, desc->vocab) : SY_OK;
 }
 
 sy_status sy_model_desc_parse(sy_model_desc *out, const char *config, size_t n, sy_error *err)
 {
-    reader in = {.err = err};
+    config_reader in = {.err = err};
     json_t *root = NULL;
     sy_model_desc desc = {
         .bos = -1, .default_temperature = -1.0f, .default_top_p = -1.0f, .default_top_k = -1};
@@ -493,13 +314,14 @@ sy_status sy_model_desc_parse(sy_model_desc *out, const char *config, size_t n, 
     SY_TRY(check_choices(&in));
     SY_TRY(read_dims(&in, &desc));
     SY_TRY(read_heads(&in, &desc));
-    SY_TRY(read_rope(&in, &desc));
+    SY_TRY(config_read_rope(&in, &desc));
     SY_TRY(read_window(&in, &desc));
     SY_TRY(read_gate(&in, &desc));
     desc.rms_eps = in.family->rms_eps;
-    SY_TRY(read_float(&desc.rms_eps, &in, "rms_norm_eps", member(root, "rms_norm_eps"), 1.0, 0));
+    SY_TRY(config_read_float(&desc.rms_eps, &in, "rms_norm_eps",
+                             config_member(root, "rms_norm_eps"), 1.0, 0));
     desc.qk_norm = in.family->qk_norm;
-    SY_TRY(read_bool(&desc.tied_head, &in, "tie_word_embeddings"));
+    SY_TRY(config_read_bool(&desc.tied_head, &in, "tie_word_embeddings"));
     SY_TRY(read_bos(&in, &desc));
     SY_TRY(read_eos(&in, &desc));
     *out = desc;
@@ -510,7 +332,7 @@ out:
 
 sy_status sy_generation_config_parse(sy_model_desc *desc, const char *text, size_t n, sy_error *err)
 {
-    reader in = {.err = err};
+    config_reader in = {.err = err};
     json_t *root = NULL;
     sy_model_desc laid = *desc; /* desc changes only when all of it is sound */
     const json_t *top_k;
@@ -521,16 +343,17 @@ sy_status sy_generation_config_parse(sy_model_desc *desc, const char *text, size
     in.root = root;
     SY_TRY(read_bos(&in, &laid));
     SY_TRY(read_eos(&in, &laid));
-    SY_TRY(read_float(&laid.default_temperature, &in, "temperature", member(root, "temperature"),
-                      100.0, 1));
-    SY_TRY(read_float(&laid.default_top_p, &in, "top_p", member(root, "top_p"), 1.0, 0));
-    top_k = member(root, "top_k");
+    SY_TRY(config_read_float(&laid.default_temperature, &in, "temperature",
+                             config_member(root, "temperature"), 100.0, 1));
+    SY_TRY(
+        config_read_float(&laid.default_top_p, &in, "top_p", config_member(root, "top_p"), 1.0, 0));
+    top_k = config_member(root, "top_k");
     if (top_k != NULL) {
-        SY_TRY(check_uint(&k, &in, "top_k", top_k, 0, INT32_MAX));
+        SY_TRY(config_check_uint(&k, &in, "top_k", top_k, 0, INT32_MAX));
         laid.default_top_k = (int32_t)k;
     }
     /* Without sampling the most probable token is taken, whatever temperature stands beside it. */
-    if (json_is_false(member(root, "do_sample"))) laid.default_temperature = 0.0f;
+    if (json_is_false(config_member(root, "do_sample"))) laid.default_temperature = 0.0f;
     *desc = laid;
 out:
     json_decref(root);

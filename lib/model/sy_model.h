@@ -46,15 +46,33 @@ typedef struct sy_gate_desc {
                              for DeepSeek-V2, 2 for DeepSeek-V3 */
 } sy_gate_desc;
 
+/* How the angles of long contexts are stretched: data as well; sy_rope.h has the formulas. */
+typedef enum sy_rope_type {
+    SY_ROPE_PLAIN,  /* theta^(-2i/d) */
+    SY_ROPE_LINEAR, /* every frequency divided by factor */
+    SY_ROPE_LLAMA3, /* long waves divided by factor, short ones kept, a ramp between */
+    SY_ROPE_YARN    /* a ramp between dimensions that turn often and those that turn rarely */
+} sy_rope_type;
+typedef struct sy_rope_desc {
+    sy_rope_type type;
+    float factor;
+    uint32_t original_context;  /* what the model was trained on; LLAMA3 and YARN */
+    float low_freq, high_freq;  /* LLAMA3: turns within original_context, low <= high */
+    float beta_fast, beta_slow; /* YARN: the same, beta_slow <= beta_fast */
+    int truncate;               /* YARN: the ramp begins and ends at whole dimensions */
+    float attention_factor;     /* on cosine and sine; 1 unless YARN */
+} sy_rope_desc;
+
 typedef struct sy_model_desc {
     const char *family;               /* "mixtral": static */
     char architecture[64];            /* "MixtralForCausalLM" */
     uint32_t vocab, hidden, n_layers; /* V, H, L */
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t n_experts, top_k, expert_ffn; /* E, K, F */
-    uint32_t context;                      /* max_position_embeddings */
+    uint32_t context;                      /* max_position_embeddings, or what YaRN makes of it */
     uint32_t sliding_window;               /* 0: none */
     float rms_eps, rope_theta;
+    sy_rope_desc rope;
     int tied_head;  /* logits use the embedding matrix */
     int qk_norm;    /* 0 none, 1 over the whole projection, 2 per head */
     float qkv_clip; /* 0: none */

@@ -8,6 +8,7 @@
 
 #include "sy_file.h"
 #include "sy_pages.h"
+#include "sy_rope.h"
 
 /* ---- loading ---- */
 
@@ -241,6 +242,12 @@ sy_status sy_trunk_open(sy_trunk **out, const sy_model *model, const sy_kernels 
         sy_error_set(err, st, "no memory for the trunk");
         goto out;
     }
+    trunk->inv_freq = take(trunk, desc->head_dim / 2 * sizeof(float));
+    if (trunk->inv_freq == NULL) {
+        sy_error_set(err, st, "no memory for the trunk");
+        goto out;
+    }
+    sy_rope_frequencies(trunk->inv_freq, desc);
     SY_TRY(load_ends(&l, err));
     for (uint32_t i = 0; i < desc->n_layers; i++) SY_TRY(load_layer(&l, i, err));
     *out = trunk;
@@ -282,18 +289,17 @@ uint64_t sy_trunk_bytes(const sy_trunk *trunk)
 
 /* ---- a step's ends ---- */
 
-/* inv_freq as transformers has it: 1 / theta^(2i/d) in fp32, the angle an fp32 product. */
+/* The angle is an fp32 product, as transformers has it. */
 void sy_trunk_rebatch(const sy_trunk *trunk, sy_trunk_ws *ws, const sy_batch *batch)
 {
     const size_t half = trunk->desc.head_dim / 2;
+    const float factor = trunk->desc.rope.attention_factor;
 
     for (size_t i = 0; i < half; i++) {
-        const float inv =
-            1.0f / powf(trunk->desc.rope_theta, (float)(2 * i) / (float)trunk->desc.head_dim);
         for (uint32_t t = 0; t < batch->n_rows; t++) {
-            const float angle = (float)batch->position[t] * inv;
-            ws->cos[t * half + i] = cosf(angle);
-            ws->sin[t * half + i] = sinf(angle);
+            const float angle = (float)batch->position[t] * trunk->inv_freq[i];
+            ws->cos[t * half + i] = cosf(angle) * factor;
+            ws->sin[t * half + i] = sinf(angle) * factor;
         }
     }
 }

@@ -22,6 +22,7 @@ struct sy_trunk {
     const sy_tensor *embed; /* for its type */
     uint8_t *embed_copy; /* [V,H] as stored: a row may be read while the file on disk is replaced */
     float *final_norm;
+    float *inv_freq; /* [hd/2], of the rotation */
     sy_panels head;
     trunk_layer *layer;
     trunk_memory *owned; /* every allocation, freed at close */

@@ -7,6 +7,7 @@ import pytest
 
 from sy_client import same_bits
 from sy_cluster import run_tool
+from sy_dense import Model
 
 # ASCII characters: with the synthetic tokenizer a token is a byte, so `run` can be asked the same.
 PROMPT = [1, 17, 42, 99]
@@ -44,3 +45,32 @@ def test_a_family_gives_its_vector_and_the_bits_of_one_process_over_two_nodes(up
     tokens, want = in_process(tmp_path / "model", tmp_path / "logits.npy")
     assert got.tokens == tokens
     assert same_bits(got.logits, want)
+
+
+SCALINGS = {
+    "default": None,
+    "linear": {"rope_type": "linear", "factor": 2.5},
+    "llama3": {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4,
+               "original_max_position_embeddings": 64},
+    "yarn": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32},
+}
+# Far past the 32 tokens that the scalings say the model was trained on.
+LONG = "The quick brown fox jumps over the lazy dog; then it jumps back over it, twice."
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_stretched_rotations_give_the_logits_of_the_formulas(scaling, tmp_path):
+    model = tmp_path / "model"
+    run_tool("synth", "--preset", "vectors-qwen3_moe", "--out", model)
+    config = json.loads((model / "config.json").read_text())
+    config["rope_scaling"] = SCALINGS[scaling]
+    (model / "config.json").write_text(json.dumps(config))
+    reference = Model(model)
+    # The reference itself is right about the published vector, which has no scaling.
+    if scaling == "default":
+        assert np.abs(reference.logits(PUBLISHED)[:4] - np.array(VECTORS["qwen3_moe"][0])).max() < 2e-4
+    want = reference.logits(list(LONG.encode()))
+    run_tool("run", "--model", model, "--prompt", LONG, "--max-tokens", 1, "--ignore-eos", "--json",
+             "--logits-out", tmp_path / "logits.npy")
+    got = np.load(tmp_path / "logits.npy")[0]
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()

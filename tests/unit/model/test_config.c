@@ -2,6 +2,8 @@
  * every limit, and options that must not be ignored. */
 #include "checkpoint_files.h"
 
+#include <math.h>
+
 #include "sy_model.h"
 
 /* Mixtral 8x7B's own file. The tests below change single keys of it. */
@@ -190,8 +192,6 @@ static void qwen3_moe_is_described(void **state)
     refuse(qwen3, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2", "decoder_sparse_step",
            "not");
     refuse(qwen3, "\"attention_bias\": false", "\"attention_bias\": true", "attention_bias", "not");
-    refuse(qwen3, "\"rope_scaling\": null",
-           "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}", "yarn", "not supported");
 }
 
 static void both_spellings_of_dtype_and_rope_are_read(void **state)
@@ -317,6 +317,81 @@ static void numbers_out_of_range_are_refused(void **state)
            "tie_word_embeddings", "true or false");
 }
 
+/* As the model cards of Qwen3 tell users to set it for long contexts. */
+static void yarn_is_read_and_stretches_the_context(void **state)
+{
+    static const char none[] = "\"rope_scaling\": null";
+    const sy_model_desc d =
+        parse_changed(qwen3, none,
+                      "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, "
+                      "\"original_max_position_embeddings\": 32768}");
+
+    (void)state;
+    assert_int_equal(d.rope.type, SY_ROPE_YARN);
+    assert_true(d.rope.factor == 4.0f && d.rope.original_context == 32768);
+    assert_true(d.rope.beta_fast == 32.0f && d.rope.beta_slow == 1.0f);
+    assert_int_equal(d.rope.truncate, 1);
+    assert_true(fabsf(d.rope.attention_factor - 1.1386294f) < 1e-6f);
+    assert_int_equal(d.context, 131072);
+    /* DeepSeek-V3's: the two scales cancel out; spelled the old way. */
+    assert_true(parse_changed(qwen3, none,
+                              "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, "
+                              "\"mscale\": 1.0, \"mscale_all_dim\": 1.0}")
+                    .rope.attention_factor == 1.0f);
+    assert_true(parse_changed(qwen3, none,
+                              "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, "
+                              "\"attention_factor\": 0.5, \"truncate\": false}")
+                    .rope.attention_factor == 0.5f);
+    refuse(qwen3, none, "\"rope_scaling\": {\"rope_type\": \"yarn\"}", "rope_scaling.factor",
+           "missing");
+    refuse(qwen3, none,
+           "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, \"beta_fast\": 1, "
+           "\"beta_slow\": 2}",
+           "beta_slow is 2", "beta_fast");
+    refuse(qwen3, none,
+           "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, "
+           "\"original_max_position_embeddings\": 0}",
+           "original_max_position_embeddings is 0", "outside");
+    refuse(qwen3, none,
+           "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, \"truncate\": 1}",
+           "truncate", "true or false");
+    refuse(qwen3, none,
+           "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}, \"rope_parameters\": "
+           "{\"rope_type\": \"linear\", \"factor\": 4}",
+           "rope_scaling and rope_parameters", "both");
+}
+
+static void llama3_and_linear_scaling_are_read(void **state)
+{
+    static const char none[] = "\"rope_scaling\": null";
+    const sy_model_desc d = parse_changed(
+        qwen3, none,
+        "\"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+        "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}");
+
+    (void)state;
+    assert_int_equal(d.rope.type, SY_ROPE_LLAMA3);
+    assert_true(d.rope.low_freq == 1.0f && d.rope.high_freq == 4.0f && d.rope.factor == 8.0f);
+    assert_int_equal(d.rope.original_context, 8192);
+    assert_true(d.rope.attention_factor == 1.0f);
+    assert_int_equal(d.context, 40960);
+    assert_int_equal(
+        parse_changed(qwen3, none, "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}")
+            .rope.type,
+        SY_ROPE_LINEAR);
+    refuse(qwen3, none,
+           "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1}",
+           "high_freq_factor", "missing");
+    refuse(qwen3, none,
+           "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+           "\"high_freq_factor\": 1, \"original_max_position_embeddings\": 8192}",
+           "low_freq_factor is 4", "high_freq_factor");
+    refuse(qwen3, none, "\"rope_scaling\": {\"type\": \"linear\", \"factor\": -2}", "factor is -2",
+           "outside");
+    refuse(qwen3, none, "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}",
+           "factor is 0.5", "grows");
+}
+
 static void families_that_are_unknown_are_told_the_known_ones(void **state)
 {
     (void)state;
@@ -335,13 +410,11 @@ static void options_that_would_change_results_are_refused_by_name(void **state)
 {
     (void)state;
     refuse(mixtral, "\"silu\"", "\"gelu\"", "hidden_act", "gelu");
-    refuse_added("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}",
-                 "rope_scaling.rope_type", "linear");
-    refuse_added("\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}", "rope_scaling",
-                 "yarn");
-    refuse_added("\"rope_scaling\": {\"factor\": 4}", "rope_scaling.factor", "not supported");
+    refuse_added("\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2.0}",
+                 "rope_scaling.rope_type", "longrope");
+    refuse_added("\"rope_scaling\": {\"factor\": 4}", "rope_scaling.factor", "rope_type");
     refuse_added("\"rope_scaling\": 4", "rope_scaling", "an object is needed");
-    refuse_added("\"rope_parameters\": {\"rope_type\": \"llama3\"}", "rope_parameters", "llama3");
+    refuse_added("\"rope_parameters\": {\"rope_type\": \"dynamic\"}", "rope_parameters", "dynamic");
     refuse_added("\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1}}",
                  "rope_parameters.full_attention", "not supported");
     refuse_added("\"rope_parameters\": {\"partial_rotary_factor\": 0.5}",
@@ -492,6 +565,8 @@ int main(void)
         cmocka_unit_test(mixtral_is_described),
         cmocka_unit_test(olmoe_is_described),
         cmocka_unit_test(qwen3_moe_is_described),
+        cmocka_unit_test(yarn_is_read_and_stretches_the_context),
+        cmocka_unit_test(llama3_and_linear_scaling_are_read),
         cmocka_unit_test(both_spellings_of_dtype_and_rope_are_read),
         cmocka_unit_test(aliases_are_read_and_must_agree),
         cmocka_unit_test(absent_heads_follow_from_the_others),

@@ -1,0 +1,232 @@
+/* sy_config_rope.c - how a model rotates: rope_theta, and the scaling of rope_scaling (older files)
+ * or rope_parameters (newer ones). Formulas of the defaults: transformers' modeling_rope_utils.py.
+ */
+#include <float.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "sy_config_read.h"
+#include "sy_json_load.h"
+
+enum { KEY_BYTES = 128 };
+
+/* One dictionary of settings, and the key it stands under. */
+typedef struct rope_reader {
+    const config_reader *in;
+    const char *key;
+    const json_t *object;
+} rope_reader;
+
+/* *out keeps its value when there is none. */
+static sy_status read_number(float *out, const rope_reader *r, const char *name, int zero_ok)
+{
+    char key[KEY_BYTES];
+
+    snprintf(key, sizeof(key), "%s.%s", r->key, name);
+    return config_read_float(out, r->in, key, config_member(r->object, name), FLT_MAX, zero_ok);
+}
+
+static sy_status require_number(float *out, const rope_reader *r, const char *name)
+{
+    if (config_member(r->object, name) == NULL)
+        return sy_error_set(r->in->err, SY_EINVAL, "%s.%s is missing", r->key, name);
+    return read_number(out, r, name, 0);
+}
+
+static sy_status read_original(const rope_reader *r, sy_model_desc *desc, int required)
+{
+    static const char name[] = "original_max_position_embeddings";
+    const json_t *value = config_member(r->object, name);
+    char key[KEY_BYTES];
+
+    desc->rope.original_context = desc->context;
+    if (value == NULL && !required) return SY_OK;
+    if (value == NULL) return sy_error_set(r->in->err, SY_EINVAL, "%s.%s is missing", r->key, name);
+    snprintf(key, sizeof(key), "%s.%s", r->key, name);
+    return config_check_uint(&desc->rope.original_context, r->in, key, value, 1, SY_CONTEXT_MAX);
+}
+
+static sy_status read_llama3(const rope_reader *r, sy_model_desc *desc)
+{
+    sy_rope_desc *rope = &desc->rope;
+    sy_status st;
+
+    SY_TRY(require_number(&rope->low_freq, r, "low_freq_factor"));
+    SY_TRY(require_number(&rope->high_freq, r, "high_freq_factor"));
+    SY_TRY(read_original(r, desc, 1));
+    if (rope->low_freq > rope->high_freq)
+        return sy_error_set(r->in->err, SY_EINVAL,
+                            "%s.low_freq_factor is %g, above high_freq_factor, which is %g", r->key,
+                            (double)rope->low_freq, (double)rope->high_freq);
+out:
+    return st;
+}
+
+/* What scores of a context that much longer are worth: 1 up to the trained length. */
+static double yarn_scale(double factor, double mscale)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
+
+static sy_status read_yarn_factor(const rope_reader *r, sy_rope_desc *rope)
+{
+    float mscale = 0.0f, mscale_all = 0.0f;
+    sy_status st;
+
+    SY_TRY(read_number(&mscale, r, "mscale", 1));
+    SY_TRY(read_number(&mscale_all, r, "mscale_all_dim", 1));
+    rope->attention_factor = (float)(mscale != 0.0f && mscale_all != 0.0f
+                                         ? yarn_scale((double)rope->factor, (double)mscale) /
+                                               yarn_scale((double)rope->factor, (double)mscale_all)
+                                         : yarn_scale((double)rope->factor, 1.0));
+    SY_TRY(read_number(&rope->attention_factor, r, "attention_factor", 0));
+out:
+    return st;
+}
+
+/* A context that was stretched is served in its new length, also where max_position_embeddings
+ * still has the old one, as model cards tell users to leave it. */
+static void stretch_context(sy_model_desc *desc)
+{
+    const double stretched = (double)desc->rope.factor * desc->rope.original_context;
+
+    if (stretched > desc->context)
+        desc->context = (uint32_t)SY_MIN(stretched, (double)SY_CONTEXT_MAX);
+}
+
+static sy_status read_yarn(const rope_reader *r, sy_model_desc *desc)
+{
+    const json_t *truncate = config_member(r->object, "truncate");
+    sy_rope_desc *rope = &desc->rope;
+    sy_status st;
+
+    rope->beta_fast = 32.0f;
+    rope->beta_slow = 1.0f;
+    rope->truncate = !json_is_false(truncate);
+    if (truncate != NULL && !json_is_boolean(truncate))
+        return sy_error_set(r->in->err, SY_EINVAL,
+                            "%s.truncate is %s, where true or false is needed", r->key,
+                            sy_json_kind(truncate));
+    SY_TRY(read_number(&rope->beta_fast, r, "beta_fast", 0));
+    SY_TRY(read_number(&rope->beta_slow, r, "beta_slow", 0));
+    if (rope->beta_slow > rope->beta_fast)
+        return sy_error_set(r->in->err, SY_EINVAL,
+                            "%s.beta_slow is %g, above beta_fast, which is %g", r->key,
+                            (double)rope->beta_slow, (double)rope->beta_fast);
+    if (desc->rope_theta <= 1.0f)
+        return sy_error_set(r->in->err, SY_EINVAL, "rope_theta is %g: yarn needs one above 1",
+                            (double)desc->rope_theta);
+    SY_TRY(read_original(r, desc, 0));
+    SY_TRY(read_yarn_factor(r, rope));
+    stretch_context(desc);
+out:
+    return st;
+}
+
+/* The scaling's name; NULL: none is asked for. */
+static sy_status read_type(const char **type, const rope_reader *r)
+{
+    const json_t *name = config_member(r->object, "rope_type");
+
+    *type = NULL;
+    if (name == NULL) name = config_member(r->object, "type");
+    if (name == NULL && config_member(r->object, "factor") != NULL)
+        return sy_error_set(r->in->err, SY_EINVAL, "%s.factor needs %s.rope_type", r->key, r->key);
+    if (name == NULL) return SY_OK;
+    if (!json_is_string(name))
+        return sy_error_set(r->in->err, SY_EINVAL, "%s.rope_type is %s, where a string is needed",
+                            r->key, sy_json_kind(name));
+    if (strcmp(json_string_value(name), "default") != 0) *type = json_string_value(name);
+    return SY_OK;
+}
+
+/* Settings of each layer type, or a rotation of a part of the head. */
+static sy_status refuse_parts(const rope_reader *r)
+{
+    const json_t *part = config_member(r->object, "partial_rotary_factor");
+    const char *name;
+    json_t *value;
+
+    if (part != NULL && json_number_value(part) != 1.0)
+        return sy_error_set(r->in->err, SY_EINVAL,
+                            "%s.partial_rotary_factor must be 1: partial rotation is not supported",
+                            r->key);
+    json_object_foreach((json_t *)(uintptr_t)r->object, name, value)
+    {
+        if (json_is_object(value))
+            return sy_error_set(r->in->err, SY_EINVAL, "%s.%.64s is not supported", r->key, name);
+    }
+    return SY_OK;
+}
+
+static sy_status read_scaling(const config_reader *in, const char *key, sy_model_desc *desc)
+{
+    const rope_reader r = {in, key, config_member(in->root, key)};
+    sy_rope_desc *rope = &desc->rope;
+    const char *type;
+    sy_status st;
+
+    if (r.object == NULL) return SY_OK;
+    if (!json_is_object(r.object))
+        return sy_error_set(in->err, SY_EINVAL, "%s is %s, where an object is needed", key,
+                            sy_json_kind(r.object));
+    SY_TRY(refuse_parts(&r));
+    SY_TRY(read_type(&type, &r));
+    if (type == NULL) return SY_OK;
+    if (rope->type != SY_ROPE_PLAIN)
+        return sy_error_set(in->err, SY_EINVAL, "rope_scaling and %s both ask for a scaling", key);
+    if (strcmp(type, "linear") == 0)
+        rope->type = SY_ROPE_LINEAR;
+    else if (strcmp(type, "llama3") == 0)
+        rope->type = SY_ROPE_LLAMA3;
+    else if (strcmp(type, "yarn") == 0)
+        rope->type = SY_ROPE_YARN;
+    else
+        return sy_error_set(in->err, SY_EINVAL,
+                            "%s.rope_type \"%.64s\" is not supported; default, linear, llama3 and "
+                            "yarn are",
+                            key, type);
+    SY_TRY(require_number(&rope->factor, &r, "factor"));
+    if (rope->factor < 1.0f)
+        return sy_error_set(in->err, SY_EINVAL, "%s.factor is %g: a context only grows", key,
+                            (double)rope->factor);
+    if (rope->type == SY_ROPE_LLAMA3) SY_TRY(read_llama3(&r, desc));
+    if (rope->type == SY_ROPE_YARN) SY_TRY(read_yarn(&r, desc));
+out:
+    return st;
+}
+
+static sy_status read_theta(const config_reader *in, sy_model_desc *desc)
+{
+    const json_t *outer = config_member(in->root, "rope_theta");
+    const json_t *inner = config_member(config_member(in->root, "rope_parameters"), "rope_theta");
+    float other;
+    sy_status st;
+
+    desc->rope_theta = in->family->rope_theta;
+    SY_TRY(config_read_float(&desc->rope_theta, in, "rope_theta", outer, FLT_MAX, 0));
+    other = desc->rope_theta;
+    SY_TRY(config_read_float(&other, in, "rope_parameters.rope_theta", inner, FLT_MAX, 0));
+    if (outer != NULL && other != desc->rope_theta)
+        return sy_error_set(in->err, SY_EINVAL,
+                            "rope_theta is %g, but rope_parameters.rope_theta is %g",
+                            (double)desc->rope_theta, (double)other);
+    desc->rope_theta = other;
+out:
+    return st;
+}
+
+sy_status config_read_rope(const config_reader *in, sy_model_desc *desc)
+{
+    sy_status st;
+
+    desc->rope = (sy_rope_desc){.factor = 1.0f, .attention_factor = 1.0f};
+    SY_TRY(read_theta(in, desc));
+    SY_TRY(read_scaling(in, "rope_scaling", desc));
+    SY_TRY(read_scaling(in, "rope_parameters", desc));
+out:
+    return st;
+}
