@@ -72,10 +72,12 @@ static void add_expert(inspect_facts *f, uint32_t layer, uint32_t expert)
 static void add_layer(inspect_facts *f, uint32_t layer)
 {
     const sy_tensor *gate = sy_model_tensor(f->model, SY_ROLE_GATE, layer, 0);
+    const sy_tensor *bias = sy_model_tensor(f->model, SY_ROLE_GATE_BIAS, layer, 0);
 
     for (int role = SY_ROLE_NORM1; role < SY_ROLE_GATE; role++)
         add_trunk_tensor(f, (sy_role)role, layer);
     if (gate != NULL) add_tensor(&f->gates, gate, SY_ROLE_GATE);
+    if (bias != NULL) add_tensor(&f->gates, bias, SY_ROLE_GATE_BIAS);
     for (uint32_t expert = 0; expert < f->desc->n_experts; expert++) add_expert(f, layer, expert);
 }
 

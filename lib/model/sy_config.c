@@ -202,7 +202,6 @@ static const char *const must_be_off[] = {
     "num_nextn_predict_layers",
 };
 static const char *const must_be_one[] = {
-    "partial_rotary_factor",
     "decoder_sparse_step",
     "moe_layer_freq",
     "routed_scaling_factor",
@@ -238,7 +237,8 @@ static sy_status check_unsupported(const config_reader *in)
 static sy_status check_choices(const config_reader *in)
 {
     static const char *const activations[] = {"silu", "swish", NULL};
-    static const char *const scores[] = {"softmax", NULL};
+    static const char *const softmax[] = {"softmax", NULL};
+    static const char *const sigmoid[] = {"sigmoid", NULL};
     static const char *const methods[] = {"greedy", NULL};
     static const char *const types[] = {"bfloat16", "float16", "float32", NULL};
     const json_t *old = config_member(in->root, "torch_dtype");
@@ -246,7 +246,8 @@ static sy_status check_choices(const config_reader *in)
     sy_status st;
 
     SY_TRY(config_check_choice(in, "hidden_act", activations));
-    SY_TRY(config_check_choice(in, "scoring_func", scores));
+    SY_TRY(config_check_choice(in, "scoring_func",
+                               in->family->score == SY_GATE_SIGMOID ? sigmoid : softmax));
     SY_TRY(config_check_choice(in, "topk_method", methods));
     /* Tensors say what type they have; this key must only not be one that no tensor may have. */
     SY_TRY(config_check_choice(in, "torch_dtype", types));

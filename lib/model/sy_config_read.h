@@ -35,8 +35,8 @@ SY_MUST_USE sy_status config_read_bool(int *out, const config_reader *in, const 
 SY_MUST_USE sy_status config_check_choice(const config_reader *in, const char *key,
                                           const char *const *choices);
 
-/* rope_theta, and rope_scaling or rope_parameters. desc->context is set, and grows where the
- * scaling says so. */
+/* rope_theta, what part of a head rotates, and rope_scaling or rope_parameters. desc->head_dim and
+ * desc->context are set; the context grows where the scaling says so. */
 SY_MUST_USE sy_status config_read_rope(const config_reader *in, sy_model_desc *desc);
 
 #endif

@@ -143,17 +143,12 @@ static sy_status read_type(const char **type, const rope_reader *r)
     return SY_OK;
 }
 
-/* Settings of each layer type, or a rotation of a part of the head. */
+/* Settings of each layer type. */
 static sy_status refuse_parts(const rope_reader *r)
 {
-    const json_t *part = config_member(r->object, "partial_rotary_factor");
     const char *name;
     json_t *value;
 
-    if (part != NULL && json_number_value(part) != 1.0)
-        return sy_error_set(r->in->err, SY_EINVAL,
-                            "%s.partial_rotary_factor must be 1: partial rotation is not supported",
-                            r->key);
     json_object_foreach((json_t *)(uintptr_t)r->object, name, value)
     {
         if (json_is_object(value))
@@ -219,12 +214,54 @@ out:
     return st;
 }
 
+/* The part of each head as a factor, under one of its keys; *rotary_dim keeps its value when there
+ * is none. */
+static sy_status read_part(uint32_t *rotary_dim, const config_reader *in, const json_t *object,
+                           const char *key, uint32_t head_dim)
+{
+    const json_t *value = config_member(object, "partial_rotary_factor");
+    float factor = 1.0f;
+    const sy_status st = config_read_float(&factor, in, key, value, 1.0, 0);
+
+    if (st != SY_OK || value == NULL) return st;
+    if (!in->family->rotates_part && factor != 1.0f)
+        return sy_error_set(in->err, SY_EINVAL,
+                            "%s is %g, but %s rotates whole heads: it must be 1", key,
+                            (double)factor, in->family->name);
+    *rotary_dim = (uint32_t)((double)factor * head_dim);
+    return SY_OK;
+}
+
+/* How much of each head rotates; all spellings are read, and none means all of it. */
+static sy_status read_rotary_dim(const config_reader *in, sy_model_desc *desc)
+{
+    const json_t *value = config_member(in->root, "rotary_dim");
+    sy_status st;
+
+    desc->rotary_dim = desc->head_dim;
+    SY_TRY(read_part(&desc->rotary_dim, in, in->root, "partial_rotary_factor", desc->head_dim));
+    SY_TRY(read_part(&desc->rotary_dim, in, config_member(in->root, "rope_scaling"),
+                     "rope_scaling.partial_rotary_factor", desc->head_dim));
+    SY_TRY(read_part(&desc->rotary_dim, in, config_member(in->root, "rope_parameters"),
+                     "rope_parameters.partial_rotary_factor", desc->head_dim));
+    if (value != NULL && in->family->rotates_part)
+        SY_TRY(config_check_uint(&desc->rotary_dim, in, "rotary_dim", value, 2, desc->head_dim));
+    if (desc->rotary_dim < 2 || desc->rotary_dim % 2 != 0)
+        return sy_error_set(in->err, SY_EINVAL,
+                            "%" PRIu32 " elements of each head would rotate: it must be an even "
+                            "number of them",
+                            desc->rotary_dim);
+out:
+    return st;
+}
+
 sy_status config_read_rope(const config_reader *in, sy_model_desc *desc)
 {
     sy_status st;
 
     desc->rope = (sy_rope_desc){.factor = 1.0f, .attention_factor = 1.0f};
     SY_TRY(read_theta(in, desc));
+    SY_TRY(read_rotary_dim(in, desc));
     SY_TRY(read_scaling(in, "rope_scaling", desc));
     SY_TRY(read_scaling(in, "rope_parameters", desc));
 out:

@@ -21,6 +21,12 @@
     [SY_ROLE_Q_NORM] = "model.layers.{l}.self_attn.q_norm.weight", \
     [SY_ROLE_K_NORM] = "model.layers.{l}.self_attn.k_norm.weight"
 
+#define MIXTRAL_TENSORS                                                                \
+    [SY_ROLE_GATE] = "model.layers.{l}.block_sparse_moe.gate.weight",                  \
+    [SY_ROLE_EXPERT_GATE] = "model.layers.{l}.block_sparse_moe.experts.{e}.w1.weight", \
+    [SY_ROLE_EXPERT_UP] = "model.layers.{l}.block_sparse_moe.experts.{e}.w3.weight",   \
+    [SY_ROLE_EXPERT_DOWN] = "model.layers.{l}.block_sparse_moe.experts.{e}.w2.weight"
+
 /* Gate and experts of OLMoE, Qwen and others. */
 #define MLP_TENSORS                                                              \
     [SY_ROLE_GATE] = "model.layers.{l}.mlp.gate.weight",                         \
@@ -41,12 +47,7 @@ static const sy_family families[] = {
         .gate_scale = 1.0f,
         .rms_eps = 1e-5f,
         .rope_theta = 1e6f,
-        .pattern = {LLAMA_TENSORS, [SY_ROLE_GATE] = "model.layers.{l}.block_sparse_moe.gate.weight",
-                    [SY_ROLE_EXPERT_GATE] =
-                        "model.layers.{l}.block_sparse_moe.experts.{e}.w1.weight",
-                    [SY_ROLE_EXPERT_UP] = "model.layers.{l}.block_sparse_moe.experts.{e}.w3.weight",
-                    [SY_ROLE_EXPERT_DOWN] =
-                        "model.layers.{l}.block_sparse_moe.experts.{e}.w2.weight"},
+        .pattern = {LLAMA_TENSORS, MIXTRAL_TENSORS},
     },
     {
         .name = "olmoe",
@@ -76,6 +77,23 @@ static const sy_family families[] = {
         .rms_eps = 1e-6f,
         .rope_theta = 1e4f,
         .pattern = {LLAMA_TENSORS, QK_NORM_TENSORS, MLP_TENSORS},
+    },
+    {
+        .name = "minimax_m2",
+        .architecture = "MiniMaxM2ForCausalLM",
+        .experts = {{"num_local_experts", "num_experts"}},
+        .top_k = {{"num_experts_per_tok"}},
+        .expert_ffn = {{"intermediate_size"}},
+        .renormalise = 1,
+        .rotates_part = 1,
+        .qk_norm = 1,
+        .score = SY_GATE_SIGMOID,
+        .gate_scale = 1.0f,
+        .rms_eps = 1e-6f,
+        .rope_theta = 5e6f,
+        .pattern = {LLAMA_TENSORS, QK_NORM_TENSORS, MIXTRAL_TENSORS,
+                    [SY_ROLE_GATE_BIAS] =
+                        "model.layers.{l}.block_sparse_moe.e_score_correction_bias"},
     },
 };
 
@@ -176,6 +194,7 @@ uint32_t sy_role_shape(uint64_t shape[2], const sy_model_desc *desc, sy_role rol
     case SY_ROLE_Q_NORM: rows = desc->qk_norm == 2 ? desc->head_dim : q_width; break;
     case SY_ROLE_K_NORM: rows = desc->qk_norm == 2 ? desc->head_dim : kv_width; break;
     case SY_ROLE_GATE: rows = desc->n_experts, columns = hidden; break;
+    case SY_ROLE_GATE_BIAS: rows = desc->n_experts; break;
     case SY_ROLE_EXPERT_GATE:
     case SY_ROLE_EXPERT_UP: rows = desc->expert_ffn, columns = hidden; break;
     case SY_ROLE_EXPERT_DOWN: rows = hidden, columns = desc->expert_ffn; break;

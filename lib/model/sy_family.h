@@ -21,7 +21,8 @@ typedef struct sy_family {
     const char *qkv_clip_key;    /* NULL: the family does not clip */
     int renormalise;             /* also the default of renormalise_key */
     int has_sliding_window;
-    int qk_norm; /* as in sy_model_desc */
+    int rotates_part; /* rotary_dim or partial_rotary_factor may leave a part of each head alone */
+    int qk_norm;      /* as in sy_model_desc */
     sy_gate_score score;
     float gate_scale;
     float rms_eps, rope_theta; /* defaults */

@@ -68,6 +68,7 @@ typedef struct sy_model_desc {
     char architecture[64];            /* "MixtralForCausalLM" */
     uint32_t vocab, hidden, n_layers; /* V, H, L */
     uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t rotary_dim; /* the first elements of a head, which rotate; even, at most head_dim */
     uint32_t n_experts, top_k, expert_ffn; /* E, K, F */
     uint32_t context;                      /* max_position_embeddings, or what YaRN makes of it */
     uint32_t sliding_window;               /* 0: none */
@@ -99,6 +100,7 @@ typedef enum sy_role {
     SY_ROLE_Q_NORM,
     SY_ROLE_K_NORM,
     SY_ROLE_GATE,
+    SY_ROLE_GATE_BIAS, /* takes part in the choice of experts alone */
     SY_ROLE_EXPERT_GATE,
     SY_ROLE_EXPERT_UP,
     SY_ROLE_EXPERT_DOWN,

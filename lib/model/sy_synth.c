@@ -65,6 +65,8 @@ static void render_config(sy_strbuf *out, const sy_synth_config *config, const s
                          family->qkv_clip_key != NULL ? family->qkv_clip_key : "clip_qkv",
                          (double)config->qkv_clip);
     }
+    if (config->rotary_dim != 0)
+        sy_strbuf_printf(out, "  \"rotary_dim\": %" PRIu32 ",\n", config->rotary_dim);
     sy_strbuf_printf(out, "  \"max_position_embeddings\": %" PRIu32 ",\n", config->context);
     sy_strbuf_printf(out, "  \"rms_norm_eps\": %.9g,\n  \"rope_theta\": %.9g,\n",
                      (double)config->rms_eps, (double)config->rope_theta);
@@ -98,6 +100,7 @@ static fill_rule rule_of(const synth *self, const sy_tensor_spec *spec)
 {
     const int is_scaled = self->config->recipe == SY_SYNTH_SCALED;
 
+    if (spec->role == SY_ROLE_GATE_BIAS) return (fill_rule){.scale = 0.125f};
     if (spec->rank == 1) return (fill_rule){.offset = 1.0f, .scale = 0.25f}; /* norms */
     if (spec->role == SY_ROLE_EMBED) return (fill_rule){.scale = 1.0f};
     /* u has variance 1/3: a row's dot product with unit inputs then has variance 1. */

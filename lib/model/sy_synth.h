@@ -18,7 +18,8 @@ typedef struct sy_synth_config {
     uint32_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim, n_experts, top_k, expert_ffn,
         context;
     float rms_eps, rope_theta;
-    float qkv_clip;  /* 0: none; only for families that clip */
+    float qkv_clip;      /* 0: none; only for families that clip */
+    uint32_t rotary_dim; /* 0: the whole head; only for families that rotate a part */
     int renormalise; /* norm_topk_prob is true, where the family leaves it open; 0: its default */
     sy_dtype dtype;  /* of every tensor */
     sy_synth_recipe recipe;

@@ -11,6 +11,7 @@ struct sy_router {
     sy_gate_desc gate;
     uint32_t n_layers, hidden, n_experts, top_k;
     uint64_t bytes;
+    float *bias;        /* [n_layers, E], for the choice of experts; NULL: the family has none */
     void *data;         /* every layer's panels, each at a cache line */
     sy_panels panels[]; /* [n_layers] */
 };
@@ -88,6 +89,43 @@ static sy_status load_gates(sy_router *self, const sy_model *model, sy_error *er
     return SY_OK;
 }
 
+typedef struct bias_load {
+    float *dst;
+    const sy_tensor *tensor;
+} bias_load;
+
+/* Runs under sy_map_guard. */
+static sy_status widen_bias(void *arg)
+{
+    const bias_load *load = arg;
+    const sy_tensor *t = load->tensor;
+
+    if (!sy_dtype_all_finite(t->data, t->dtype, t->n_elements)) return SY_EDATALOSS;
+    sy_dtype_widen(load->dst, t->data, t->dtype, t->n_elements);
+    return SY_OK;
+}
+
+/* A family has a bias in every layer or in none: the model has checked their shapes. */
+static sy_status load_biases(sy_router *self, const sy_model *model, sy_error *err)
+{
+    const size_t bytes = (size_t)self->n_layers * self->n_experts * sizeof(float);
+
+    if (sy_model_tensor(model, SY_ROLE_GATE_BIAS, 0, 0) == NULL) return SY_OK;
+    self->bias = malloc(bytes);
+    if (self->bias == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for a router");
+    self->bytes += bytes;
+    for (uint32_t layer = 0; layer < self->n_layers; layer++) {
+        bias_load load = {self->bias + (size_t)layer * self->n_experts,
+                          sy_model_tensor(model, SY_ROLE_GATE_BIAS, layer, 0)};
+        if (sy_map_guard(widen_bias, &load, NULL) == SY_OK) continue;
+        sy_error_set(err, SY_EDATALOSS, "%s: the file was cut, or a value is not a finite number",
+                     load.tensor->name);
+        sy_error_where(err, NULL, (int32_t)layer, -1, NULL);
+        return SY_EDATALOSS;
+    }
+    return SY_OK;
+}
+
 sy_status sy_router_open(sy_router **out, const sy_model *model, const sy_kernels *kernels,
                          sy_error *err)
 {
@@ -114,6 +152,7 @@ sy_status sy_router_open(sy_router **out, const sy_model *model, const sy_kernel
     self->top_k = desc->top_k;
     SY_TRY(plan_panels(self, model, err));
     SY_TRY(load_gates(self, model, err));
+    SY_TRY(load_biases(self, model, err));
     *out = self;
     self = NULL;
 out:
@@ -124,6 +163,7 @@ out:
 void sy_router_close(sy_router *router)
 {
     if (router == NULL) return;
+    free(router->bias);
     free(router->data);
     free(router);
 }
@@ -169,6 +209,7 @@ sy_status sy_route(const sy_router *router, uint32_t layer, uint16_t *expert, fl
 {
     const sy_kernels *kernels = router->kernels;
     const uint32_t E = router->n_experts, H = router->hidden;
+    const float *bias;
     uint32_t k = router->top_k;
     int renormalise = router->gate.renormalise;
 
@@ -185,6 +226,7 @@ sy_status sy_route(const sy_router *router, uint32_t layer, uint16_t *expert, fl
         }
         renormalise = renormalise || k < router->top_k;
     }
+    bias = router->bias == NULL ? NULL : router->bias + (size_t)layer * E;
     kernels->matmul(scratch, E, x, H, NULL, n_tokens, &router->panels[layer], 0,
                     sy_panels_count(E));
     for (uint32_t t = 0; t < n_tokens; t++) {
@@ -194,7 +236,7 @@ sy_status sy_route(const sy_router *router, uint32_t layer, uint16_t *expert, fl
             if (bad_row != NULL) *bad_row = t;
             return refuse_row(router, x + (size_t)t * H, layer, t, err);
         }
-        sy_route_select(expert + (size_t)t * k, weight + (size_t)t * k, logits, NULL, E, k,
+        sy_route_select(expert + (size_t)t * k, weight + (size_t)t * k, logits, bias, E, k,
                         renormalise, &router->gate, kernels);
     }
     return SY_OK;

@@ -40,7 +40,7 @@ sy_status sy_trunk_ws_open(sy_trunk_ws **out, const sy_trunk *trunk, uint32_t ro
 {
     const sy_model_desc *d = &trunk->desc;
     const size_t q = (size_t)d->n_heads * d->head_dim, kv = (size_t)d->n_kv_heads * d->head_dim;
-    const size_t half = d->head_dim / 2;
+    const size_t half = d->rotary_dim / 2;
     const unsigned threads = pool == NULL ? 1 : sy_pool_threads(pool);
     const size_t xn = SY_MAX((size_t)d->hidden, q);
     const size_t scores = (size_t)rows_together(d) * (d->n_heads / d->n_kv_heads) * score_stride(d);
@@ -97,7 +97,7 @@ static void finish_projection(const sy_trunk *trunk, float *x, const float *norm
     for (uint32_t h = 0; norm != NULL && d->qk_norm == 2 && h < heads; h++)
         trunk->kernels->rmsnorm(x + h * hd, x + h * hd, norm, d->rms_eps, hd);
     if (d->qkv_clip > 0.0f) clip(x, heads * hd, d->qkv_clip);
-    for (uint32_t h = 0; h < heads; h++) trunk->kernels->rope(x + h * hd, c, s, hd / 2);
+    for (uint32_t h = 0; h < heads; h++) trunk->kernels->rope(x + h * hd, c, s, d->rotary_dim / 2);
 }
 
 typedef struct step {
@@ -134,7 +134,7 @@ static void project_task(void *arg, size_t t, unsigned thread)
     const step *s = arg;
     const sy_model_desc *d = &s->trunk->desc;
     const trunk_layer *w = &s->trunk->layer[s->layer];
-    const size_t hd = d->head_dim, half = hd / 2;
+    const size_t hd = d->head_dim, half = d->rotary_dim / 2;
     const float *c = s->ws->cos + t * half, *sn = s->ws->sin + t * half;
 
     (void)thread;

@@ -12,7 +12,7 @@ typedef struct yarn_ramp {
 
 static double yarn_dimension(const sy_model_desc *d, double turns)
 {
-    return d->head_dim * log((double)d->rope.original_context / (turns * TWO_PI)) /
+    return d->rotary_dim * log((double)d->rope.original_context / (turns * TWO_PI)) /
            (2.0 * log((double)d->rope_theta));
 }
 
@@ -26,7 +26,7 @@ static yarn_ramp make_ramp(const sy_model_desc *d)
         high = ceil(high);
     }
     low = fmax(low, 0.0);
-    high = fmin(high, d->head_dim - 1.0);
+    high = fmin(high, d->rotary_dim - 1.0);
     if (low == high) high += 0.001; /* a step, where a ramp would divide by zero */
     return (yarn_ramp){(float)low, (float)high};
 }
@@ -53,8 +53,8 @@ void sy_rope_frequencies(float *inv, const sy_model_desc *desc)
     const sy_rope_desc *rope = &desc->rope;
     const yarn_ramp ramp = rope->type == SY_ROPE_YARN ? make_ramp(desc) : (yarn_ramp){0, 0};
 
-    for (uint32_t i = 0; i < desc->head_dim / 2; i++) {
-        const float period = powf(desc->rope_theta, (float)(2 * i) / (float)desc->head_dim);
+    for (uint32_t i = 0; i < desc->rotary_dim / 2; i++) {
+        const float period = powf(desc->rope_theta, (float)(2 * i) / (float)desc->rotary_dim);
 
         switch (rope->type) {
         case SY_ROPE_PLAIN: inv[i] = 1.0f / period; break;

@@ -1,7 +1,7 @@
 /* sy_rope.h - the frequencies of rotary embeddings. Pure. Formulas: transformers'
  * modeling_rope_utils.py (linear, llama3, yarn: arXiv:2309.00071), in fp32 like there.
  *
- * f[i] = theta^(-2i/d), i < d/2; L the context that the model was trained on.
+ * f[i] = theta^(-2i/d), i < d/2, d = rotary_dim; L the context that the model was trained on.
  * - linear: f[i] / factor.
  * - llama3: waves of length w = 2 pi / f[i] above L / low are divided by factor, those below L /
  *   high are kept; between, t = (L/w - low) / (high - low) and f[i] * ((1 - t) / factor + t).
@@ -12,7 +12,7 @@
 
 #include "sy_model.h"
 
-/* inv: [head_dim / 2]. */
+/* inv: [rotary_dim / 2]. */
 void sy_rope_frequencies(float *inv, const sy_model_desc *desc);
 
 #endif

@@ -242,7 +242,7 @@ sy_status sy_trunk_open(sy_trunk **out, const sy_model *model, const sy_kernels 
         sy_error_set(err, st, "no memory for the trunk");
         goto out;
     }
-    trunk->inv_freq = take(trunk, desc->head_dim / 2 * sizeof(float));
+    trunk->inv_freq = take(trunk, desc->rotary_dim / 2 * sizeof(float));
     if (trunk->inv_freq == NULL) {
         sy_error_set(err, st, "no memory for the trunk");
         goto out;
@@ -292,7 +292,7 @@ uint64_t sy_trunk_bytes(const sy_trunk *trunk)
 /* The angle is an fp32 product, as transformers has it. */
 void sy_trunk_rebatch(const sy_trunk *trunk, sy_trunk_ws *ws, const sy_batch *batch)
 {
-    const size_t half = trunk->desc.head_dim / 2;
+    const size_t half = trunk->desc.rotary_dim / 2;
     const float factor = trunk->desc.rope.attention_factor;
 
     for (size_t i = 0; i < half; i++) {

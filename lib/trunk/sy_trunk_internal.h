@@ -22,7 +22,7 @@ struct sy_trunk {
     const sy_tensor *embed; /* for its type */
     uint8_t *embed_copy; /* [V,H] as stored: a row may be read while the file on disk is replaced */
     float *final_norm;
-    float *inv_freq; /* [hd/2], of the rotation */
+    float *inv_freq; /* [rotary/2], of the rotation */
     sy_panels head;
     trunk_layer *layer;
     trunk_memory *owned; /* every allocation, freed at close */
@@ -36,7 +36,7 @@ struct sy_trunk_ws {
     float *xn;        /* [rows, max(H, nh*hd)] */
     float *q, *k, *v; /* [rows, nh*hd], [rows, nkv*hd] twice */
     float *attn;      /* [rows, nh*hd] */
-    float *cos, *sin; /* [rows, hd/2] */
+    float *cos, *sin; /* [rows, rotary/2] */
     float *score;     /* [threads][score_floats]: of the queries of one task */
     size_t score_floats;
     uint32_t *block; /* [rows + 1]: where the batch's blocks of rows begin: sy_attention.c */

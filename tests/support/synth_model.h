@@ -37,6 +37,21 @@ static inline sy_synth_config olmoe_vectors(void)
     return config;
 }
 
+static inline sy_synth_config minimax_m2_vectors(void)
+{
+    sy_synth_config config = mixtral_vectors();
+
+    config.family = "minimax_m2";
+    config.head_dim = 32;
+    config.rotary_dim = 16;
+    config.n_experts = 16;
+    config.top_k = 4;
+    config.expert_ffn = 32;
+    config.rms_eps = 1e-6f;
+    config.rope_theta = 5e6f;
+    return config;
+}
+
 static inline sy_synth_config qwen3_moe_vectors(void)
 {
     sy_synth_config config = mixtral_vectors();

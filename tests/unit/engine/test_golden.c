@@ -205,6 +205,14 @@ static void qwen3_moe_vector_of_transformers(void **state)
     check_vector(&config, (const float[]){0.46023f, 0.11915f, 0.87895f, 1.06997f}, 207);
 }
 
+static void minimax_m2_vector_of_transformers(void **state)
+{
+    const sy_synth_config config = minimax_m2_vectors();
+
+    (void)state;
+    check_vector(&config, (const float[]){-0.37071f, -0.29278f, 1.33905f, 1.64830f}, 162);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +221,7 @@ int main(void)
         cmocka_unit_test(mixtral_vector_of_transformers),
         cmocka_unit_test(olmoe_vector_of_transformers),
         cmocka_unit_test(qwen3_moe_vector_of_transformers),
+        cmocka_unit_test(minimax_m2_vector_of_transformers),
     };
     n_goldens = read_golden(goldens, SY_COUNT_OF(goldens));
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,6 +43,16 @@ static const char qwen3[] =
     "\"sliding_window\": null, \"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\", "
     "\"use_cache\": true, \"use_sliding_window\": false, \"vocab_size\": 151936}";
 
+/* MiniMax-M2's sizes, without its quantisation. */
+static const char minimax[] =
+    "{\"architectures\": [\"MiniMaxM2ForCausalLM\"], \"model_type\": \"minimax_m2\", "
+    "\"hidden_act\": \"silu\", \"hidden_size\": 3072, \"intermediate_size\": 1536, "
+    "\"num_hidden_layers\": 62, \"num_attention_heads\": 48, \"num_key_value_heads\": 8, "
+    "\"head_dim\": 128, \"num_local_experts\": 256, \"num_experts_per_tok\": 8, "
+    "\"rms_norm_eps\": 1e-06, \"rope_theta\": 5000000, \"rotary_dim\": 64, "
+    "\"scoring_func\": \"sigmoid\", \"shared_intermediate_size\": 0, "
+    "\"max_position_embeddings\": 196608, \"vocab_size\": 200064}";
+
 /* base with each of the two texts replaced once; out: [4096]. */
 static void replace(char *out, const char *base, const char *old, const char *new)
 {
@@ -317,6 +327,33 @@ static void numbers_out_of_range_are_refused(void **state)
            "tie_word_embeddings", "true or false");
 }
 
+static void minimax_m2_is_described(void **state)
+{
+    static const char part[] = "\"rotary_dim\": 64";
+    const sy_model_desc d = parse(minimax);
+
+    (void)state;
+    assert_int_equal(d.gate.score, SY_GATE_SIGMOID);
+    assert_int_equal(d.gate.renormalise, 1);
+    assert_true(d.gate.norm_epsilon == 0.0f);
+    assert_int_equal(d.qk_norm, 1);
+    assert_int_equal(d.rotary_dim, 64);
+    assert_int_equal(parse(qwen3).rotary_dim, 128);
+    assert_int_equal(parse_changed(minimax, part, "\"partial_rotary_factor\": 0.5").rotary_dim, 64);
+    assert_int_equal(
+        parse_changed(minimax, part, "\"rope_parameters\": {\"partial_rotary_factor\": 0.25}")
+            .rotary_dim,
+        32);
+    assert_int_equal(parse_changed(minimax, part, "\"rotary_dim\": null").rotary_dim, 128);
+    refuse(minimax, part, "\"rotary_dim\": 63", "63", "even");
+    refuse(minimax, part, "\"rotary_dim\": 130", "rotary_dim is 130", "outside");
+    refuse(minimax, part, "\"partial_rotary_factor\": 0.001", "0 elements", "even");
+    refuse(minimax, part, "\"partial_rotary_factor\": 1.5", "partial_rotary_factor", "outside");
+    refuse(minimax, "\"sigmoid\"", "\"softmax\"", "scoring_func", "softmax");
+    refuse(qwen3, "\"use_cache\": true", "\"scoring_func\": \"sigmoid\"", "scoring_func",
+           "sigmoid");
+}
+
 /* As the model cards of Qwen3 tell users to set it for long contexts. */
 static void yarn_is_read_and_stretches_the_context(void **state)
 {
@@ -396,10 +433,11 @@ static void families_that_are_unknown_are_told_the_known_ones(void **state)
 {
     (void)state;
     refuse(mixtral, "\"model_type\": \"mixtral\"", "\"model_type\": \"gpt2\"", "gpt2",
-           "mixtral, olmoe, qwen3_moe");
+           "mixtral, olmoe, qwen3_moe, minimax_m2");
     refuse(mixtral, "\"model_type\": \"mixtral\"", "\"model_type\": 7", "an integer",
-           "mixtral, olmoe, qwen3_moe");
-    refuse(mixtral, "\"model_type\": \"mixtral\", ", "", "missing", "mixtral, olmoe, qwen3_moe");
+           "mixtral, olmoe, qwen3_moe, minimax_m2");
+    refuse(mixtral, "\"model_type\": \"mixtral\", ", "", "missing",
+           "mixtral, olmoe, qwen3_moe, minimax_m2");
     refuse(mixtral, "MixtralForCausalLM", "MixtralForSequenceClassification",
            "MixtralForSequenceClassification", "only MixtralForCausalLM");
     refuse(mixtral, "[\"MixtralForCausalLM\"]", "[]", "architectures[0]", "missing");
@@ -424,7 +462,7 @@ static void options_that_would_change_results_are_refused_by_name(void **state)
                  "not supported");
     refuse_added("\"mlp_only_layers\": [1]", "mlp_only_layers", "not supported");
     refuse_added("\"n_shared_experts\": 1", "n_shared_experts is not 0", "not supported");
-    refuse_added("\"partial_rotary_factor\": 0.5", "partial_rotary_factor", "not 1");
+    refuse_added("\"partial_rotary_factor\": 0.5", "partial_rotary_factor is 0.5", "must be 1");
     refuse_added("\"routed_scaling_factor\": 2.5", "routed_scaling_factor", "not 1");
     refuse_added("\"decoder_sparse_step\": 2", "decoder_sparse_step", "not 1");
     refuse_added("\"scoring_func\": \"sigmoid\"", "scoring_func", "sigmoid");
@@ -565,6 +603,7 @@ int main(void)
         cmocka_unit_test(mixtral_is_described),
         cmocka_unit_test(olmoe_is_described),
         cmocka_unit_test(qwen3_moe_is_described),
+        cmocka_unit_test(minimax_m2_is_described),
         cmocka_unit_test(yarn_is_read_and_stretches_the_context),
         cmocka_unit_test(llama3_and_linear_scaling_are_read),
         cmocka_unit_test(both_spellings_of_dtype_and_rope_are_read),

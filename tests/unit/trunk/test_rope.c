@@ -18,7 +18,7 @@ static void check(const sy_model_desc *desc, const expected *want, size_t n)
 {
     float inv[64];
 
-    assert_true(desc->head_dim / 2 <= SY_COUNT_OF(inv));
+    assert_true(desc->rotary_dim / 2 <= SY_COUNT_OF(inv));
     sy_rope_frequencies(inv, desc);
     for (size_t w = 0; w < n; w++)
         if (!(fabs((double)inv[want[w].i] - want[w].inv) <= 2e-6 * want[w].inv))
@@ -28,7 +28,7 @@ static void check(const sy_model_desc *desc, const expected *want, size_t n)
 
 static sy_model_desc yarn(float theta, float factor, float fast, float slow, int truncate)
 {
-    return (sy_model_desc){.head_dim = 64,
+    return (sy_model_desc){.rotary_dim = 64,
                            .rope_theta = theta,
                            .rope = {.type = SY_ROPE_YARN,
                                     .factor = factor,
@@ -81,7 +81,7 @@ static void yarn_with_one_beta_is_a_step(void **state)
 
 static void plain_and_linear_frequencies(void **state)
 {
-    sy_model_desc d = {.head_dim = 128, .rope_theta = 1e6f, .rope = {.factor = 1.0f}};
+    sy_model_desc d = {.rotary_dim = 128, .rope_theta = 1e6f, .rope = {.factor = 1.0f}};
     const expected plain[] = {{0, 1}, {1, pow(1e6, -2.0 / 128)}, {63, pow(1e6, -126.0 / 128)}};
     const expected linear[] = {{0, 0.25}, {63, pow(1e6, -126.0 / 128) / 4}};
 
@@ -95,7 +95,7 @@ static void plain_and_linear_frequencies(void **state)
 static void llama3_frequencies(void **state)
 {
     const double two_pi = 6.283185307179586;
-    const sy_model_desc d = {.head_dim = 128,
+    const sy_model_desc d = {.rotary_dim = 128,
                              .rope_theta = 5e5f,
                              .rope = {.type = SY_ROPE_LLAMA3,
                                       .factor = 8.0f,
