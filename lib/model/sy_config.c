@@ -4,6 +4,7 @@
 #include <float.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -174,6 +175,41 @@ static int is_off(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
+/* One of Granite's factors; others may say that it is 1. */
+static sy_status read_multiplier(float *out, const config_reader *in, const char *key)
+{
+    const json_t *value = config_member(in->root, key);
+    float factor = 1.0f;
+    const sy_status st = config_read_float(&factor, in, key, value, FLT_MAX, 0);
+
+    if (st != SY_OK || value == NULL) return st;
+    if (!in->family->has_multipliers && factor != 1.0f)
+        return sy_error_set(in->err, SY_EINVAL, "%s is not 1, but %s has no such factor", key,
+                            in->family->name);
+    *out = factor;
+    return SY_OK;
+}
+
+static sy_status read_multipliers(const config_reader *in, sy_model_desc *desc)
+{
+    sy_status st;
+
+    desc->embedding_multiplier = desc->residual_multiplier = desc->logits_scaling = 1.0f;
+    desc->attention_scale =
+        in->family->has_multipliers ? 1.0f : 1.0f / sqrtf((float)desc->head_dim);
+    SY_TRY(read_multiplier(&desc->embedding_multiplier, in, "embedding_multiplier"));
+    SY_TRY(read_multiplier(&desc->residual_multiplier, in, "residual_multiplier"));
+    SY_TRY(read_multiplier(&desc->logits_scaling, in, "logits_scaling"));
+    if (in->family->has_multipliers)
+        SY_TRY(read_multiplier(&desc->attention_scale, in, "attention_multiplier"));
+    else if (!is_off(config_member(in->root, "attention_multiplier")))
+        return sy_error_set(in->err, SY_EINVAL,
+                            "attention_multiplier is set, but %s has no such factor",
+                            in->family->name);
+out:
+    return st;
+}
+
 /* Options of Hugging Face's configurations that change results and that no family here has. */
 static const char *const must_be_off[] = {
     "attention_bias",
@@ -194,7 +230,6 @@ static const char *const must_be_off[] = {
     "attn_logit_softcapping",
     "final_logit_softcapping",
     "attention_chunk_size",
-    "attention_multiplier",
     "q_lora_rank",
     "kv_lora_rank",
     "is_encoder_decoder",
@@ -202,14 +237,7 @@ static const char *const must_be_off[] = {
     "num_nextn_predict_layers",
 };
 static const char *const must_be_one[] = {
-    "decoder_sparse_step",
-    "moe_layer_freq",
-    "routed_scaling_factor",
-    "embedding_multiplier",
-    "residual_multiplier",
-    "logits_scaling",
-    "n_group",
-    "topk_group",
+    "decoder_sparse_step", "moe_layer_freq", "routed_scaling_factor", "n_group", "topk_group",
 };
 
 static sy_status check_unsupported(const config_reader *in)
@@ -318,6 +346,7 @@ sy_status sy_model_desc_parse(sy_model_desc *out, const char *config, size_t n, 
     SY_TRY(config_read_rope(&in, &desc));
     SY_TRY(read_window(&in, &desc));
     SY_TRY(read_gate(&in, &desc));
+    SY_TRY(read_multipliers(&in, &desc));
     desc.rms_eps = in.family->rms_eps;
     SY_TRY(config_read_float(&desc.rms_eps, &in, "rms_norm_eps",
                              config_member(root, "rms_norm_eps"), 1.0, 0));

@@ -79,6 +79,25 @@ static const sy_family families[] = {
         .pattern = {LLAMA_TENSORS, QK_NORM_TENSORS, MLP_TENSORS},
     },
     {
+        .name = "granitemoe",
+        .architecture = "GraniteMoeForCausalLM",
+        .experts = {{"num_local_experts", "num_experts"}},
+        .top_k = {{"num_experts_per_tok"}},
+        .expert_ffn = {{"intermediate_size"}},
+        .has_multipliers = 1,
+        .fused_experts = 1,
+        .score = SY_GATE_SOFTMAX_CHOSEN,
+        .gate_scale = 1.0f,
+        .rms_eps = 1e-6f,
+        .rope_theta = 1e4f,
+        .pattern = {LLAMA_TENSORS,
+                    [SY_ROLE_GATE] = "model.layers.{l}.block_sparse_moe.router.layer.weight",
+                    [SY_ROLE_EXPERT_GATE] = "model.layers.{l}.block_sparse_moe.input_linear.weight",
+                    [SY_ROLE_EXPERT_UP] = "model.layers.{l}.block_sparse_moe.input_linear.weight",
+                    [SY_ROLE_EXPERT_DOWN] =
+                        "model.layers.{l}.block_sparse_moe.output_linear.weight"},
+    },
+    {
         .name = "minimax_m2",
         .architecture = "MiniMaxM2ForCausalLM",
         .experts = {{"num_local_experts", "num_experts"}},
@@ -228,12 +247,32 @@ static sy_status visit(walk *w, sy_role role, int32_t layer, int32_t expert)
     return st == SY_OK ? w->fn(w->arg, spec) : st;
 }
 
+/* The slabs of all experts of a layer. */
+static sy_status visit_slabs(walk *w, sy_role role, int32_t layer)
+{
+    sy_tensor_spec *spec = &w->spec;
+    uint64_t shape[2];
+    sy_status st;
+
+    sy_role_shape(shape, w->desc, role);
+    *spec = (sy_tensor_spec){.role = role, .layer = layer, .expert = -1, .rank = 3};
+    spec->shape[0] = w->desc->n_experts;
+    spec->shape[1] = role == SY_ROLE_EXPERT_GATE ? 2 * shape[0] : shape[0];
+    spec->shape[2] = shape[1];
+    st = expand(spec->name, sizeof(spec->name), w->row->pattern[role], (uint32_t)layer, 0);
+    return st == SY_OK ? w->fn(w->arg, spec) : st;
+}
+
 static sy_status visit_layer(walk *w, int32_t layer)
 {
     sy_status st = SY_OK;
 
     for (int role = SY_ROLE_NORM1; role < SY_ROLE_EXPERT_GATE; role++) {
         SY_TRY(visit(w, (sy_role)role, layer, -1));
+    }
+    if (w->row->fused_experts) {
+        SY_TRY(visit_slabs(w, SY_ROLE_EXPERT_GATE, layer));
+        return visit_slabs(w, SY_ROLE_EXPERT_DOWN, layer);
     }
     for (uint32_t expert = 0; expert < w->desc->n_experts; expert++) {
         for (int role = SY_ROLE_EXPERT_GATE; role <= SY_ROLE_EXPERT_DOWN; role++) {

@@ -21,6 +21,10 @@ typedef struct sy_family {
     const char *qkv_clip_key;    /* NULL: the family does not clip */
     int renormalise;             /* also the default of renormalise_key */
     int has_sliding_window;
+    int has_multipliers; /* Granite's four: embedding, residual, attention, logits */
+    /* A layer's experts are slabs of two tensors: EXPERT_GATE's name is of [E,2F,H], whose first F
+     * rows of each slab are the gate and whose last F are up; EXPERT_DOWN's of [E,H,F]. */
+    int fused_experts;
     int rotates_part; /* rotary_dim or partial_rotary_factor may leave a part of each head alone */
     int qk_norm;      /* as in sy_model_desc */
     sy_gate_score score;
@@ -36,18 +40,19 @@ const sy_family *sy_family_row(size_t i);          /* i < sy_model_family_count(
 
 /* True when a model of that description has tensors of this role. */
 int sy_role_exists(const sy_model_desc *desc, sy_role role);
-/* shape: [2]; returns the rank. */
+/* Of one matrix or vector. shape: [2]; returns the rank. */
 uint32_t sy_role_shape(uint64_t shape[2], const sy_model_desc *desc, sy_role role);
 /* True for roles that come once an expert (and layer), once a layer. */
 int sy_role_is_of_expert(sy_role role);
 int sy_role_is_of_layer(sy_role role);
 
-/* One tensor that a checkpoint must have. layer and expert are -1 where they do not apply. */
+/* One tensor that a checkpoint must have. layer and expert are -1 where they do not apply, expert
+ * also for the slabs of all experts, whose rank is 3. */
 typedef struct sy_tensor_spec {
     sy_role role;
     int32_t layer, expert;
     uint32_t rank;
-    uint64_t shape[2];
+    uint64_t shape[3];
     char name[SY_TENSOR_NAME_MAX + 1];
 } sy_tensor_spec;
 /* Calls fn for each, in the order of the forward pass, until one call fails; returns that call's

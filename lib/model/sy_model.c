@@ -26,7 +26,9 @@ struct sy_model {
     sy_model_desc desc;
     sy_shards shards;
     const sy_tensor *
-        *slots; /* [n_slots] by role, layer and expert; NULL where the model has none */
+        *slots;        /* [n_slots] by role, layer and expert; NULL where the model has none */
+    sy_tensor **slabs; /* [n_slabs] parts of tensors that hold all experts of a layer */
+    size_t n_slabs;
     const sy_tensor **tensors; /* [n_tensors] by name, without those that are ignored */
     size_t n_slots, n_tensors;
     uint64_t bytes, expert_bytes, structure_hash;
@@ -73,7 +75,7 @@ static void shape_text(char *out, size_t cap, const uint64_t *shape, uint32_t ra
 static sy_status check_tensor(const sy_tensor *tensor, const sy_tensor_spec *spec, sy_error *err)
 {
     char has[SY_TENSOR_RANK_MAX * 22 + 4];
-    char needs[64];
+    char needs[96];
 
     if (tensor->rank != spec->rank ||
         memcmp(tensor->shape, spec->shape, spec->rank * sizeof(spec->shape[0])) != 0) {
@@ -90,6 +92,47 @@ static sy_status check_tensor(const sy_tensor *tensor, const sy_tensor_spec *spe
     }
     sy_error_where(err, "BAD_TENSOR", spec->layer, spec->expert, NULL);
     return SY_EINVAL;
+}
+
+/* Matrix `part` of `parts` that each of the tensor's slabs is made of, for every expert. */
+static sy_status bind_slabs(sy_model *model, const sy_tensor *tensor, const sy_tensor_spec *spec,
+                            sy_role role, unsigned part, unsigned parts)
+{
+    const uint32_t n = model->desc.n_experts;
+    const uint64_t rows = tensor->shape[1] / parts, columns = tensor->shape[2];
+    const uint64_t bytes = tensor->bytes / n / parts;
+    sy_tensor *slab = calloc(n, sizeof(*slab));
+
+    if (slab == NULL) return SY_ENOMEM;
+    model->slabs[model->n_slabs++] = slab;
+    for (uint32_t e = 0; e < n; e++) {
+        slab[e] = (sy_tensor){.name = tensor->name,
+                              .dtype_name = tensor->dtype_name,
+                              .dtype = tensor->dtype,
+                              .rank = 2,
+                              .shape = {rows, columns},
+                              .n_elements = rows * columns,
+                              .data = tensor->data + bytes * ((uint64_t)e * parts + part),
+                              .bytes = bytes};
+        model->slots[slot_of(&model->desc, role, (uint32_t)spec->layer, e)] = &slab[e];
+    }
+    return SY_OK;
+}
+
+/* Where sy_model_tensor finds it. */
+static sy_status place(sy_model *model, const sy_tensor *tensor, const sy_tensor_spec *spec)
+{
+    sy_status st;
+
+    if (spec->rank < 3) {
+        model->slots[slot_of(&model->desc, spec->role, (uint32_t)SY_MAX(spec->layer, 0),
+                             (uint32_t)SY_MAX(spec->expert, 0))] = tensor;
+        return SY_OK;
+    }
+    if (spec->role == SY_ROLE_EXPERT_DOWN)
+        return bind_slabs(model, tensor, spec, SY_ROLE_EXPERT_DOWN, 0, 1);
+    st = bind_slabs(model, tensor, spec, SY_ROLE_EXPERT_GATE, 0, 2);
+    return st == SY_OK ? bind_slabs(model, tensor, spec, SY_ROLE_EXPERT_UP, 1, 2) : st;
 }
 
 /* Once a tensor that the configuration asks for. */
@@ -110,9 +153,8 @@ static sy_status bind_tensor(void *arg, const sy_tensor_spec *spec)
     st = check_tensor(tensor, spec, b->err);
     if (st != SY_OK) return st;
     b->is_used[i] = 1;
-    model->slots[slot_of(&model->desc, spec->role, (uint32_t)SY_MAX(spec->layer, 0),
-                         (uint32_t)SY_MAX(spec->expert, 0))] = tensor;
-    return SY_OK;
+    st = place(model, tensor, spec);
+    return st == SY_OK ? st : sy_error_set(b->err, st, "no memory for %s", tensor->name);
 }
 
 static int ends_with(const char *s, const char *tail)
@@ -164,9 +206,11 @@ static sy_status bind_all(binder *b)
 
     model->n_slots = slot_of(desc, SY_ROLE_NORM1, desc->n_layers, 0);
     model->slots = calloc(model->n_slots, sizeof(*model->slots));
+    model->slabs = calloc((size_t)desc->n_layers * EXPERT_ROLES, sizeof(*model->slabs));
     model->tensors = calloc(model->shards.n_tensors + 1, sizeof(*model->tensors));
     b->is_used = calloc(model->shards.n_tensors + 1, 1);
-    if (model->slots == NULL || model->tensors == NULL || b->is_used == NULL) {
+    if (model->slots == NULL || model->slabs == NULL || model->tensors == NULL ||
+        b->is_used == NULL) {
         sy_error_set(b->err, SY_ENOMEM, "no memory for %zu tensors", model->n_slots);
         return SY_ENOMEM;
     }
@@ -327,6 +371,8 @@ out:
 void sy_model_close(sy_model *model)
 {
     if (model == NULL) return;
+    for (size_t i = 0; i < model->n_slabs; i++) free(model->slabs[i]);
+    free(model->slabs);
     free(model->slots);
     free(model->tensors);
     sy_shards_close(&model->shards);

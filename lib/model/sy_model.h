@@ -74,9 +74,14 @@ typedef struct sy_model_desc {
     uint32_t sliding_window;               /* 0: none */
     float rms_eps, rope_theta;
     sy_rope_desc rope;
-    int tied_head;  /* logits use the embedding matrix */
-    int qk_norm;    /* 0 none, 1 over the whole projection, 2 per head */
-    float qkv_clip; /* 0: none */
+    /* Granite's; 1 where a family has none. */
+    float embedding_multiplier; /* on the embedding */
+    float residual_multiplier;  /* on what a block adds to the residual stream */
+    float logits_scaling;       /* logits are divided by it */
+    float attention_scale;      /* on q k: 1 / sqrt(head_dim), unless the family has its own */
+    int tied_head;              /* logits use the embedding matrix */
+    int qk_norm;                /* 0 none, 1 over the whole projection, 2 per head */
+    float qkv_clip;             /* 0: none */
     sy_gate_desc gate;
     int32_t bos;             /* -1: none */
     int32_t eos[SY_EOS_MAX]; /* generation_config.json's list wins over config.json's */

@@ -36,6 +36,11 @@ typedef struct synth {
     uint16_t halves[CHUNK_ELEMENTS];
 } synth;
 
+static void render_factor(sy_strbuf *out, const char *key, float value)
+{
+    if (value != 0.0f) sy_strbuf_printf(out, "  \"%s\": %.9g,\n", key, (double)value);
+}
+
 /* The config.json of the wanted model. It is also how the wish is checked: by parsing it as any
  * other. */
 static void render_config(sy_strbuf *out, const sy_synth_config *config, const sy_family *family)
@@ -70,7 +75,12 @@ static void render_config(sy_strbuf *out, const sy_synth_config *config, const s
     sy_strbuf_printf(out, "  \"max_position_embeddings\": %" PRIu32 ",\n", config->context);
     sy_strbuf_printf(out, "  \"rms_norm_eps\": %.9g,\n  \"rope_theta\": %.9g,\n",
                      (double)config->rms_eps, (double)config->rope_theta);
-    sy_strbuf_puts(out, "  \"hidden_act\": \"silu\",\n  \"tie_word_embeddings\": false,\n"
+    render_factor(out, "embedding_multiplier", config->embedding_multiplier);
+    render_factor(out, "residual_multiplier", config->residual_multiplier);
+    render_factor(out, "attention_multiplier", config->attention_multiplier);
+    render_factor(out, "logits_scaling", config->logits_scaling);
+    sy_strbuf_printf(out, "  \"tie_word_embeddings\": %s,\n", config->tied_head ? "true" : "false");
+    sy_strbuf_puts(out, "  \"hidden_act\": \"silu\",\n"
                         "  \"bos_token_id\": null,\n  \"eos_token_id\": null\n}\n");
 }
 
@@ -88,8 +98,11 @@ static sy_status check_config(synth *self, sy_strbuf *text, sy_error *err)
                             sy_dtype_name(config->dtype));
     }
     if (!isfinite(config->rms_eps) || !isfinite(config->rope_theta) ||
-        !isfinite(config->qkv_clip)) {
-        return sy_error_set(err, SY_EINVAL, "rms_eps, rope_theta and qkv_clip must be finite");
+        !isfinite(config->qkv_clip) || !isfinite(config->embedding_multiplier) ||
+        !isfinite(config->residual_multiplier) || !isfinite(config->attention_multiplier) ||
+        !isfinite(config->logits_scaling)) {
+        return sy_error_set(err, SY_EINVAL,
+                            "rms_eps, rope_theta, qkv_clip and multipliers must be finite");
     }
     render_config(text, config, family);
     if (text->failed) return sy_error_set(err, SY_ENOMEM, "no memory for the configuration");
@@ -104,7 +117,7 @@ static fill_rule rule_of(const synth *self, const sy_tensor_spec *spec)
     if (spec->rank == 1) return (fill_rule){.offset = 1.0f, .scale = 0.25f}; /* norms */
     if (spec->role == SY_ROLE_EMBED) return (fill_rule){.scale = 1.0f};
     /* u has variance 1/3: a row's dot product with unit inputs then has variance 1. */
-    if (is_scaled) return (fill_rule){.scale = sqrtf(3.0f / (float)spec->shape[1])};
+    if (is_scaled) return (fill_rule){.scale = sqrtf(3.0f / (float)spec->shape[spec->rank - 1])};
     return (fill_rule){.scale = spec->role == SY_ROLE_GATE ? 0.5f : 0.25f};
 }
 
@@ -146,7 +159,7 @@ static sy_status add_entry(void *arg, const sy_tensor_spec *spec)
     *entry = (sy_st_entry){.name = strdup(spec->name),
                            .dtype = self->config->dtype,
                            .rank = spec->rank,
-                           .shape = {spec->shape[0], spec->shape[1]}};
+                           .shape = {spec->shape[0], spec->shape[1], spec->shape[2]}};
     if (entry->name == NULL) return SY_ENOMEM;
     self->rules[self->n++] = rule_of(self, spec);
     self->total_bytes += entry_bytes(entry);

@@ -20,6 +20,9 @@ typedef struct sy_synth_config {
     float rms_eps, rope_theta;
     float qkv_clip;      /* 0: none; only for families that clip */
     uint32_t rotary_dim; /* 0: the whole head; only for families that rotate a part */
+    /* 0: not written; only for families that have them. */
+    float embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling;
+    int tied_head;
     int renormalise; /* norm_topk_prob is true, where the family leaves it open; 0: its default */
     sy_dtype dtype;  /* of every tensor */
     sy_synth_recipe recipe;

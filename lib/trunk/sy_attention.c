@@ -237,7 +237,7 @@ static void attend_task(void *arg, size_t i, unsigned thread)
         .kv_head = kv_head,
         .score = s->ws->score + thread * s->ws->score_floats,
         .score_stride = score_stride(d),
-        .scale = 1.0f / sqrtf((float)d->head_dim),
+        .scale = d->attention_scale,
     };
     float *score = q.score;
 
@@ -301,7 +301,7 @@ static void add_task(void *arg, size_t t, unsigned thread)
     const size_t hidden = s->trunk->desc.hidden;
 
     (void)thread;
-    s->trunk->kernels->add(s->x + t * hidden, s->ws->xn + t * hidden, hidden);
+    trunk_add(s->trunk, s->x + t * hidden, s->ws->xn + t * hidden, hidden);
 }
 
 /* Scores and values of all rows are less work than waking the pool. */

@@ -313,6 +313,9 @@ void sy_trunk_begin(const sy_trunk *trunk, sy_trunk_ws *ws, float *x, const sy_b
     for (uint32_t t = 0; t < batch->n_rows; t++)
         sy_dtype_widen(x + t * hidden, trunk->embed_copy + batch->token[t] * row_bytes,
                        trunk->embed->dtype, hidden);
+    if (trunk->desc.embedding_multiplier != 1.0f)
+        for (size_t i = 0; i < batch->n_rows * hidden; i++)
+            x[i] *= trunk->desc.embedding_multiplier;
     sy_trunk_rebatch(trunk, ws, batch);
 }
 
@@ -326,9 +329,17 @@ void sy_trunk_moe_input(const sy_trunk *trunk, uint32_t layer, float *xn, const 
                                 trunk->desc.rms_eps, hidden);
 }
 
+void trunk_add(const sy_trunk *trunk, float *x, const float *y, size_t n)
+{
+    if (trunk->desc.residual_multiplier == 1.0f)
+        trunk->kernels->add(x, y, n);
+    else
+        trunk->kernels->axpy(x, y, trunk->desc.residual_multiplier, n);
+}
+
 void sy_trunk_add(const sy_trunk *trunk, float *x, const float *y, uint32_t n_rows)
 {
-    trunk->kernels->add(x, y, (size_t)n_rows * trunk->desc.hidden);
+    trunk_add(trunk, x, y, (size_t)n_rows * trunk->desc.hidden);
 }
 
 void sy_trunk_head(const sy_trunk *trunk, sy_trunk_ws *ws, float *logits, const float *x,
@@ -341,4 +352,7 @@ void sy_trunk_head(const sy_trunk *trunk, sy_trunk_ws *ws, float *logits, const 
         trunk->kernels->rmsnorm(ws->xn + i * hidden, x + row[i] * hidden, trunk->final_norm,
                                 trunk->desc.rms_eps, hidden);
     trunk_matmuls(trunk, ws, &(trunk_product){logits, &trunk->head}, 1, ws->xn, n);
+    if (trunk->desc.logits_scaling == 1.0f) return;
+    for (size_t i = 0; i < (size_t)n * trunk->desc.vocab; i++)
+        logits[i] /= trunk->desc.logits_scaling;
 }

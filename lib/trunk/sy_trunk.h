@@ -68,8 +68,9 @@ void sy_trunk_rebatch(const sy_trunk *trunk, sy_trunk_ws *ws, const sy_batch *ba
 void sy_trunk_attention(const sy_trunk *trunk, sy_trunk_ws *ws, sy_kv *kv, uint32_t layer, float *x,
                         const sy_batch *batch); /* x += Attn(Norm1(x)); writes KV */
 void sy_trunk_moe_input(const sy_trunk *trunk, uint32_t layer, float *xn, const float *x,
-                        uint32_t n_rows);                                            /* Norm2(x) */
-void sy_trunk_add(const sy_trunk *trunk, float *x, const float *y, uint32_t n_rows); /* x += y */
+                        uint32_t n_rows); /* Norm2(x) */
+void sy_trunk_add(const sy_trunk *trunk, float *x, const float *y,
+                  uint32_t n_rows); /* x += y, times the model's residual multiplier */
 /* logits[i] = Head(Norm(x[row[i]])), [n,vocab]. */
 void sy_trunk_head(const sy_trunk *trunk, sy_trunk_ws *ws, float *logits, const float *x,
                    const uint32_t *row, uint32_t n);

@@ -46,6 +46,9 @@ struct sy_trunk_ws {
                       with fp32 ones */
 };
 
+/* x += y, what a block adds to the residual stream; times the model's factor, if it has one. */
+void trunk_add(const sy_trunk *trunk, float *x, const float *y, size_t n);
+
 /* SY_ENOMEM: no room for rounded rows. ws->rows_max is set. */
 SY_MUST_USE sy_status trunk_ws_rounding(sy_trunk_ws *ws, const sy_trunk *trunk);
 

@@ -52,6 +52,23 @@ static inline sy_synth_config minimax_m2_vectors(void)
     return config;
 }
 
+static inline sy_synth_config granitemoe_vectors(void)
+{
+    sy_synth_config config = mixtral_vectors();
+
+    config.family = "granitemoe";
+    config.top_k = 4;
+    config.expert_ffn = 32;
+    config.rms_eps = 1e-6f;
+    config.rope_theta = 1e4f;
+    config.embedding_multiplier = 12.0f;
+    config.residual_multiplier = 0.22f;
+    config.attention_multiplier = 0.0625f;
+    config.logits_scaling = 6.0f;
+    config.tied_head = 1;
+    return config;
+}
+
 static inline sy_synth_config qwen3_moe_vectors(void)
 {
     sy_synth_config config = mixtral_vectors();

@@ -213,6 +213,14 @@ static void minimax_m2_vector_of_transformers(void **state)
     check_vector(&config, (const float[]){-0.37071f, -0.29278f, 1.33905f, 1.64830f}, 162);
 }
 
+static void granitemoe_vector_of_transformers(void **state)
+{
+    const sy_synth_config config = granitemoe_vectors();
+
+    (void)state;
+    check_vector(&config, (const float[]){-0.54857f, 0.84257f, 1.32694f, 0.24458f}, 64);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +229,7 @@ int main(void)
         cmocka_unit_test(mixtral_vector_of_transformers),
         cmocka_unit_test(olmoe_vector_of_transformers),
         cmocka_unit_test(qwen3_moe_vector_of_transformers),
+        cmocka_unit_test(granitemoe_vector_of_transformers),
         cmocka_unit_test(minimax_m2_vector_of_transformers),
     };
     n_goldens = read_golden(goldens, SY_COUNT_OF(goldens));

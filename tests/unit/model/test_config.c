@@ -53,6 +53,17 @@ static const char minimax[] =
     "\"scoring_func\": \"sigmoid\", \"shared_intermediate_size\": 0, "
     "\"max_position_embeddings\": 196608, \"vocab_size\": 200064}";
 
+/* As published for Granite 3.1's 1b-a400m. */
+static const char granite[] =
+    "{\"architectures\": [\"GraniteMoeForCausalLM\"], \"attention_bias\": false, "
+    "\"attention_multiplier\": 0.015625, \"bos_token_id\": 0, \"embedding_multiplier\": 12.0, "
+    "\"eos_token_id\": 0, \"hidden_act\": \"silu\", \"hidden_size\": 1024, "
+    "\"intermediate_size\": 512, \"logits_scaling\": 6.0, \"max_position_embeddings\": 131072, "
+    "\"model_type\": \"granitemoe\", \"num_attention_heads\": 16, \"num_experts_per_tok\": 8, "
+    "\"num_hidden_layers\": 24, \"num_key_value_heads\": 8, \"num_local_experts\": 32, "
+    "\"residual_multiplier\": 0.22, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1500000.0, "
+    "\"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\", \"vocab_size\": 49155}";
+
 /* base with each of the two texts replaced once; out: [4096]. */
 static void replace(char *out, const char *base, const char *old, const char *new)
 {
@@ -327,6 +338,31 @@ static void numbers_out_of_range_are_refused(void **state)
            "tie_word_embeddings", "true or false");
 }
 
+static void granitemoe_is_described(void **state)
+{
+    const sy_model_desc d = parse(granite);
+
+    (void)state;
+    assert_int_equal(d.gate.score, SY_GATE_SOFTMAX_CHOSEN);
+    assert_int_equal(d.tied_head, 1);
+    assert_true(d.embedding_multiplier == 12.0f && d.residual_multiplier == 0.22f);
+    assert_true(d.attention_scale == 0.015625f && d.logits_scaling == 6.0f);
+    /* Its own default, which is not 1 / sqrt(head_dim). */
+    assert_true(
+        parse_changed(granite, "\"attention_multiplier\": 0.015625, ", "").attention_scale == 1.0f);
+    assert_true(parse(qwen3).attention_scale == 1.0f / sqrtf(128.0f));
+    refuse(granite, "\"residual_multiplier\": 0.22", "\"residual_multiplier\": 0",
+           "residual_multiplier is 0", "outside");
+    refuse(granite, "\"logits_scaling\": 6.0", "\"logits_scaling\": -6", "logits_scaling is -6",
+           "outside");
+    refuse(granite, "\"attention_bias\": false", "\"shared_intermediate_size\": 512",
+           "shared_intermediate_size", "not supported");
+    refuse(qwen3, "\"use_cache\": true", "\"embedding_multiplier\": 12",
+           "embedding_multiplier is not 1", "qwen3_moe");
+    refuse(qwen3, "\"use_cache\": true", "\"attention_multiplier\": 0.1", "attention_multiplier",
+           "qwen3_moe");
+}
+
 static void minimax_m2_is_described(void **state)
 {
     static const char part[] = "\"rotary_dim\": 64";
@@ -433,11 +469,11 @@ static void families_that_are_unknown_are_told_the_known_ones(void **state)
 {
     (void)state;
     refuse(mixtral, "\"model_type\": \"mixtral\"", "\"model_type\": \"gpt2\"", "gpt2",
-           "mixtral, olmoe, qwen3_moe, minimax_m2");
+           "mixtral, olmoe, qwen3_moe, granitemoe, minimax_m2");
     refuse(mixtral, "\"model_type\": \"mixtral\"", "\"model_type\": 7", "an integer",
-           "mixtral, olmoe, qwen3_moe, minimax_m2");
+           "mixtral, olmoe, qwen3_moe, granitemoe, minimax_m2");
     refuse(mixtral, "\"model_type\": \"mixtral\", ", "", "missing",
-           "mixtral, olmoe, qwen3_moe, minimax_m2");
+           "mixtral, olmoe, qwen3_moe, granitemoe, minimax_m2");
     refuse(mixtral, "MixtralForCausalLM", "MixtralForSequenceClassification",
            "MixtralForSequenceClassification", "only MixtralForCausalLM");
     refuse(mixtral, "[\"MixtralForCausalLM\"]", "[]", "architectures[0]", "missing");
@@ -603,6 +639,7 @@ int main(void)
         cmocka_unit_test(mixtral_is_described),
         cmocka_unit_test(olmoe_is_described),
         cmocka_unit_test(qwen3_moe_is_described),
+        cmocka_unit_test(granitemoe_is_described),
         cmocka_unit_test(minimax_m2_is_described),
         cmocka_unit_test(yarn_is_read_and_stretches_the_context),
         cmocka_unit_test(llama3_and_linear_scaling_are_read),

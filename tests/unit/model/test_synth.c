@@ -129,6 +129,40 @@ static void each_tensor_follows_the_rule_of_its_name(void **state)
     sy_model_close(model);
 }
 
+static void check_slab(const sy_model *model, sy_role role, uint32_t expert, const char *name,
+                       uint64_t rows, uint64_t columns, uint64_t first)
+{
+    const sy_tensor *tensor = sy_model_tensor(model, role, 1, expert);
+
+    assert_string_equal(tensor->name, name);
+    assert_int_equal(tensor->rank, 2);
+    assert_int_equal(tensor->shape[0], rows);
+    assert_int_equal(tensor->shape[1], columns);
+    for (uint64_t i = 0; i < rows * columns; i++)
+        expect_float(element(tensor, i), 0.25 * (double)unit_of(name, first + i));
+}
+
+/* Granite's: gate rows, then up rows, of one expert after the other. */
+static void experts_in_slabs_are_found_one_by_one(void **state)
+{
+    static const char in[] = "model.layers.1.block_sparse_moe.input_linear.weight";
+    static const char out[] = "model.layers.1.block_sparse_moe.output_linear.weight";
+    enum { F = 32, H = 64 };
+    const sy_synth_config config = granitemoe_vectors();
+    sy_model *model = write_and_open(&config);
+
+    (void)state;
+    assert_int_equal(sy_model_tensor_count(model), 29);
+    assert_int_equal(count_parameters(model), 202688);
+    assert_int_equal(sy_model_expert_bytes(model), 3 * F * H * sizeof(float));
+    for (uint32_t e = 0; e < config.n_experts; e += 7) {
+        check_slab(model, SY_ROLE_EXPERT_GATE, e, in, F, H, e * 2 * F * H);
+        check_slab(model, SY_ROLE_EXPERT_UP, e, in, F, H, (e * 2 + 1) * F * H);
+        check_slab(model, SY_ROLE_EXPERT_DOWN, e, out, H, F, e * F * H);
+    }
+    sy_model_close(model);
+}
+
 /* Tensors above one chunk of generation, in both narrow types; shards change nothing. */
 static void narrow_types_round_the_same_values(void **state)
 {
@@ -309,6 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(the_mixtral_vectors_have_the_published_elements),
         TEST(each_tensor_follows_the_rule_of_its_name),
+        TEST(experts_in_slabs_are_found_one_by_one),
         TEST(narrow_types_round_the_same_values),
         TEST(scaled_weights_have_unit_gain),
         TEST(progress_reaches_the_total),
