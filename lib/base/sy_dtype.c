@@ -134,6 +134,44 @@ uint16_t sy_f32_to_f16(float v)
     return (uint16_t)sign;
 }
 
+float sy_f8_e4m3_to_f32(uint8_t v)
+{
+    const uint32_t sign = (uint32_t)(v & 0x80) << 24;
+    const uint32_t exponent = (v >> 3) & 15, fraction = v & 7;
+
+    if ((v & 0x7f) == 0x7f) return float_of(sign | 0x7fc00000);
+    /* A subnormal counts 2^-9ths. */
+    if (exponent == 0) return float_of(sign | bits_of((float)fraction * 0x1p-9f));
+    return float_of(sign | (exponent + (127 - 7)) << 23 | fraction << 20);
+}
+
+uint8_t sy_f32_to_f8_e4m3(float v)
+{
+    const uint32_t bits = bits_of(v);
+    const uint32_t sign = bits >> 24 & 0x80, magnitude = bits & 0x7fffffff;
+
+    if (magnitude > 0x7f800000) return (uint8_t)(sign | 0x7f);
+    if (magnitude >= 0x3c800000) { /* 2^-6 and more: normal */
+        const uint32_t rebiased = magnitude - ((127u - 7u) << 23);
+        const uint32_t code = (rebiased + 0x7ffff + ((rebiased >> 20) & 1)) >> 20;
+        return (uint8_t)(sign | SY_MIN(code, 0x7eu));
+    }
+    if (magnitude >= 0x3a800000) { /* 2^-10 and more: subnormal, or rounds to the least one */
+        const uint32_t fraction = (magnitude & 0x7fffff) | 0x800000;
+        const uint32_t shift = 141 - (magnitude >> 23); /* 21 to 24 */
+        const uint32_t half = 1u << (shift - 1);
+        return (uint8_t)(sign | (fraction + half - 1 + ((fraction >> shift) & 1)) >> shift);
+    }
+    return (uint8_t)sign;
+}
+
+float sy_fp4_to_f32(unsigned code)
+{
+    static const float value[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+
+    return code & 8 ? -value[code & 7] : value[code & 7];
+}
+
 static void widen_q8(float *out, const uint8_t *in, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

@@ -30,8 +30,12 @@ sy_dtype sy_dtype_from_name(const char *name);
 
 float sy_bf16_to_f32(uint16_t v);
 float sy_f16_to_f32(uint16_t v);
-uint16_t sy_f32_to_bf16(float v); /* to nearest even; a NaN stays a NaN */
-uint16_t sy_f32_to_f16(float v);  /* to nearest even, overflow to infinity; a NaN stays a NaN */
+float sy_f8_e4m3_to_f32(uint8_t v); /* "e4m3fn": up to 448, 0x7f and 0xff are NaN */
+uint16_t sy_f32_to_bf16(float v);   /* to nearest even; a NaN stays a NaN */
+uint16_t sy_f32_to_f16(float v);    /* to nearest even, overflow to infinity; a NaN stays a NaN */
+uint8_t sy_f32_to_f8_e4m3(float v); /* to nearest even, within +-448; a NaN stays a NaN */
+/* Of e2m1: 0, .5, 1, 1.5, 2, 3, 4, 6, and the same below zero from code 8 on. */
+float sy_fp4_to_f32(unsigned code); /* the low four bits count */
 
 /* out: [n] floats; in: n elements of dtype, any alignment. No overlap. Of a block type: the first n
  * elements of one row, whole blocks of which are there; each is the exact scale times the exact
