@@ -46,8 +46,7 @@ static sy_balance_plan plan_for(const setting *s, const balance_trace *trace, co
     const sy_balance_options options = {.replicas_max = s->devices,
                                         .min_gain = min_gain,
                                         .good_enough = min_gain > 0.0 ? 1.05 : 0.0};
-    const sy_balance_input input = {.layers = s->layers,
-                                    .experts = s->experts,
+    const sy_balance_input input = {.grid = {.layers = s->layers, .experts = s->experts},
                                     .n_devices = s->devices,
                                     .device = device,
                                     .load = trace->load,

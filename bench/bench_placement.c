@@ -38,7 +38,8 @@ static sy_snapshot *build(const sy_snapshot *previous, const sy_placement_entry 
     sy_snapshot *snapshot;
     sy_error err;
 
-    if (sy_snapshot_build(&snapshot, previous, entry, FIELDS, LAYERS, EXPERTS, &err) == SY_OK) {
+    if (sy_snapshot_build(&snapshot, previous, entry, FIELDS,
+                          &(sy_grid){.layers = LAYERS, .experts = EXPERTS}, &err) == SY_OK) {
         return snapshot;
     }
     fprintf(stderr, "bench_placement: %s\n", err.message);

@@ -173,7 +173,7 @@ static void open_shape(bench *b, const shape *s)
                                     .context = 64,
                                     .rms_eps = 1e-5f,
                                     .rope_theta = 1e4f,
-                                    .dtype = SY_BF16};
+                                    .options.dtype = SY_BF16};
     const size_t row_bytes = s->hidden * sizeof(float), n = (size_t)N_ROWS * s->top_k;
     uint32_t random = 1;
     sy_error err;

@@ -134,6 +134,10 @@ typedef struct sy_kernels {
     /* h[i] = g[i] / (1 + exp(-g[i])) * u[i]: the quotient rounds, then the product. h may be g or
      * u. */
     void (*swiglu)(float *h, const float *g, const float *u, size_t n);
+    /* gpt-oss: h[i] = (b + 1) * (a / (1 + exp(-(1.702 * a)))) with a = min(g[i], limit) and b =
+     * u[i] within +-limit, limit > 0; every step rounds. A NaN in g or u gives a NaN, as does g of
+     * -infinity. h may be g or u. */
+    void (*clamped_swiglu)(float *h, const float *g, const float *u, float limit, size_t n);
     /* y[i] = w[i] * (x[i] * r), r = 1 / sqrt(sum(x^2)/n + eps). y may be x. */
     void (*rmsnorm)(float *y, const float *x, const float *w, float eps, size_t n);
     /* x[i] = exp(x[i] - max) / sum. n >= 1, no NaN (a NaN anywhere makes every result NaN). */

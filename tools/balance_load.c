@@ -36,12 +36,12 @@ int balance_sample_add(balance_sample *sample, const char *name, const json_t *a
     return 1;
 }
 
-sy_status balance_sample_take(balance_sample *out, const cluster_facts *facts, uint32_t layers,
-                              uint32_t experts, sy_error *err)
+sy_status balance_sample_take(balance_sample *out, const cluster_facts *facts, const sy_grid *grid,
+                              sy_error *err)
 {
     memset(out, 0, sizeof(*out));
-    out->layers = layers;
-    out->experts = experts;
+    out->layers = grid->layers;
+    out->experts = grid->experts;
     out->at_us = sy_clock_wall_us();
     for (size_t i = 0; i < facts->n; i++) {
         const fact_process *const p = &facts->process[i];

@@ -23,7 +23,7 @@ typedef struct balance_sample { /* zeroed: none */
 /* Asks every aggregator; one that does not answer, or of other dimensions, is left out. SY_ENOMEM.
  * *out is to be freed either way. */
 SY_MUST_USE sy_status balance_sample_take(balance_sample *out, const cluster_facts *facts,
-                                          uint32_t layers, uint32_t experts, sy_error *err);
+                                          const sy_grid *grid, sy_error *err);
 void balance_sample_free(balance_sample *sample); /* accepts a zeroed one */
 /* The part that reads an answer to GET /load. 0: it is not one for these dimensions, or there is no
  * memory. */

@@ -7,6 +7,7 @@
 
 #include "balance_round.h"
 #include "sy_clock.h"
+#include "tool_placement.h"
 #include "tool_print.h"
 #include "tool_report.h"
 #include "tool_text.h"
@@ -19,6 +20,7 @@ static const char *verdict_text(sy_balance_verdict verdict)
     switch (verdict) {
     case SY_BALANCE_EVEN: return "nothing better was found";
     case SY_BALANCE_NO_LOAD: return "no load was seen";
+    case SY_BALANCE_NO_EXPERTS: return "it has no experts";
     case SY_BALANCE_IMPROVED: return "better";
     case SY_BALANCE_TOO_LITTLE: return "more would gain too little";
     case SY_BALANCE_OVER_BUDGET: return "more is beyond the budget";
@@ -34,7 +36,7 @@ static void sum_loads(double *sum, uint32_t *n, const balance_round *r, int afte
     const uint32_t *const offset = after ? r->plan.offset : input->offset;
     const uint32_t *const holder = after ? r->plan.holder : input->holder;
 
-    for (size_t at = 0; at < (size_t)input->layers * input->experts; at++) {
+    for (size_t at = 0; at < (size_t)input->grid.layers * input->grid.experts; at++) {
         uint32_t n_live = 0;
 
         for (uint32_t i = offset[at]; i < offset[at + 1]; i++)
@@ -80,17 +82,20 @@ out:
 
 static void print_layers(const balance_round *r)
 {
+    const uint32_t n_layers = sy_grid_moe_layers(&r->problem.input.grid);
     uint32_t n_shown = 0;
 
     printf("\n%-6s  %-16s  %-8s  %-6s  %s\n", "LAYER", "MAX/MEAN", "POSSIBLE", "LOADS", "");
-    for (uint32_t i = 0; i < r->plan.layers && n_shown < SHOWN_LAYERS_MAX; i++, n_shown++) {
+    for (uint32_t i = 0; i < r->plan.layers && n_shown < SHOWN_LAYERS_MAX; i++) {
         const sy_balance_layer *const l = &r->plan.layer[i];
         const double mean = l->mean > 0 ? l->mean : 1.0;
 
+        if (l->verdict == SY_BALANCE_NO_EXPERTS) continue;
+        n_shown++;
         printf("%-6u  %6.3f -> %6.3f  %8.3f  %6u  %s\n", i, l->before / mean, l->after / mean,
                l->bound / mean, l->n_loads, verdict_text(l->verdict));
     }
-    if (n_shown < r->plan.layers) printf("... and %u more layers\n", r->plan.layers - n_shown);
+    if (n_shown < n_layers) printf("... and %u more layers\n", n_layers - n_shown);
 }
 
 /* "3/17", its value now and planned. */
@@ -168,11 +173,12 @@ void balance_minimum_text(char *out, size_t cap, const balance_round *r)
 
 void balance_print(const balance_round *r)
 {
+    char grid[TOOL_GRID_BYTES];
     char minimum[160];
 
     balance_minimum_text(minimum, sizeof(minimum), r);
-    printf("model %s: %u layers of %u experts on %u devices, %.0f rows\n", r->place.model,
-           r->plan.layers, r->plan.experts, r->problem.input.n_devices, r->n_rows);
+    printf("model %s: %s on %u devices, %.0f rows\n", r->place.model,
+           tool_grid_text(grid, &r->problem.input.grid), r->problem.input.n_devices, r->n_rows);
     printf("%s\n", minimum);
     print_devices(r);
     print_layers(r);

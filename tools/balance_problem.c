@@ -200,7 +200,7 @@ static uint32_t count_open_nodes(const balance_problem *p)
 static void count_slots(balance_problem *p, const balance_question *q)
 {
     const uint64_t replicas = SY_MAX(SY_MIN(p->min_replicas, count_open_nodes(p)), 1);
-    const uint64_t layers = p->input.layers, experts = p->input.experts;
+    const uint64_t layers = sy_grid_moe_layers(&p->input.grid), experts = p->input.grid.experts;
     const uint64_t spare = q->n_spare >= 0 ? (uint64_t)q->n_spare : (experts + 7) / 8;
     const uint64_t n_devices = p->input.n_devices;
     const uint64_t even = (layers * (experts * replicas + spare) + n_devices - 1) / n_devices;
@@ -240,7 +240,7 @@ static int covers(const char *canary, const balance_problem *p, uint32_t layer, 
         const size_t n = strcspn(at, ", ");
         sy_field field;
 
-        if (sy_field_parse(&field, at, n, p->input.layers, p->input.experts, NULL) == SY_OK &&
+        if (sy_field_parse(&field, at, n, &p->input.grid, NULL) == SY_OK &&
             (field.layer == SY_ANY || field.layer == (int32_t)layer) &&
             (field.expert == SY_ANY || field.expert == (int32_t)expert)) {
             return 1;
@@ -279,13 +279,15 @@ static double part_of(const sy_target_list *list, const sy_target *target)
 
 static void take_expert(balance_problem *p, const balance_question *q, size_t at)
 {
-    const uint32_t layer = (uint32_t)(at / p->input.experts);
-    const uint32_t expert = (uint32_t)(at % p->input.experts);
+    const uint32_t layer = (uint32_t)(at / p->input.grid.experts);
+    const uint32_t expert = (uint32_t)(at % p->input.grid.experts);
     const sy_target_list *const list = sy_snapshot_targets(q->snapshot, layer, expert);
     const uint32_t n = list != NULL ? list->n : 0;
     uint32_t to = p->offset[at];
     double open = 0.0;
 
+    p->offset[at + 1] = to;
+    if (!sy_grid_has(&p->input.grid, layer)) return;
     p->hold[at] = (uint8_t)hold_of(p, q, list, layer, expert);
     p->n_held[p->hold[at]]++;
     for (uint32_t i = 0; i < n; i++, to++) {
@@ -306,12 +308,13 @@ static void take_expert(balance_problem *p, const balance_question *q, size_t at
 
 static sy_status take_experts(balance_problem *p, const balance_question *q, sy_error *err)
 {
-    const size_t n_all = (size_t)p->input.layers * p->input.experts;
+    const size_t n_all = (size_t)p->input.grid.layers * p->input.grid.experts;
     size_t n_holders = 0;
 
     for (size_t at = 0; at < n_all; at++) {
-        const sy_target_list *const list = sy_snapshot_targets(
-            q->snapshot, (uint32_t)(at / p->input.experts), (uint32_t)(at % p->input.experts));
+        const sy_target_list *const list =
+            sy_snapshot_targets(q->snapshot, (uint32_t)(at / p->input.grid.experts),
+                                (uint32_t)(at % p->input.grid.experts));
 
         n_holders += list != NULL ? list->n : 0;
     }
@@ -350,9 +353,10 @@ static void find_minimum(balance_problem *p, const balance_question *q)
     p->is_min_found = q->min_replicas < 0;
     p->min_replicas = (uint32_t)SY_MAX(q->min_replicas, 0);
     if (!p->is_min_found) return;
-    for (size_t at = 0; at < (size_t)p->input.layers * p->input.experts; at++) {
-        const sy_target_list *const list = sy_snapshot_targets(
-            q->snapshot, (uint32_t)(at / p->input.experts), (uint32_t)(at % p->input.experts));
+    for (size_t at = 0; at < (size_t)p->input.grid.layers * p->input.grid.experts; at++) {
+        const sy_target_list *const list =
+            sy_snapshot_targets(q->snapshot, (uint32_t)(at / p->input.grid.experts),
+                                (uint32_t)(at % p->input.grid.experts));
 
         /* One that is placed nowhere says nothing about how safe the others should be. */
         if (p->hold[at] != BALANCE_FREE || list == NULL || list->n == 0) continue;
@@ -381,9 +385,9 @@ static void wait_for(balance_problem *p, const balance_question *q, uint32_t lay
 
 static void find_waiting(balance_problem *p, const balance_question *q)
 {
-    for (uint32_t layer = 0; layer < p->input.layers; layer++) {
-        for (uint32_t e = 0; e < p->input.experts; e++) {
-            const size_t at = (size_t)layer * p->input.experts + e;
+    for (uint32_t layer = 0; layer < p->input.grid.layers; layer++) {
+        for (uint32_t e = 0; e < p->input.grid.experts; e++) {
+            const size_t at = (size_t)layer * p->input.grid.experts + e;
 
             for (uint32_t i = p->offset[at]; i < p->offset[at + 1]; i++)
                 if (p->holder[i] != SY_BALANCE_GONE) wait_for(p, q, layer, e, p->holder[i]);
@@ -396,8 +400,7 @@ sy_status balance_problem_make(balance_problem *out, const balance_question *q, 
     sy_status st;
 
     memset(out, 0, sizeof(*out));
-    out->input.layers = sy_snapshot_layers(q->snapshot);
-    out->input.experts = sy_snapshot_experts(q->snapshot);
+    out->input.grid = *sy_snapshot_grid(q->snapshot);
     out->input.shard_bytes = q->shard_bytes;
     SY_TRY(find_nodes(out, q, err));
     SY_TRY(find_devices(out, q, err));

@@ -50,10 +50,10 @@ sy_status balance_round_look(balance_round *r, const balance_options *options, s
     r->options = options;
     SY_TRY(place_open(p, &options->where, err));
     SY_TRY(place_read(&r->map, p, err));
-    SY_TRY(field_map_snapshot(&r->snapshot, r->map, FIELD_BEFORE, p->layers, p->experts, err));
+    SY_TRY(field_map_snapshot(&r->snapshot, r->map, FIELD_BEFORE, &p->grid, err));
     SY_TRY(look_for_canaries(r, err));
     SY_TRY(facts_take(&r->facts, p->redis, p->model, FACT_PLACEMENT | FACT_SHARDS, err));
-    r->rows = calloc((size_t)p->layers * p->experts, sizeof(*r->rows));
+    r->rows = calloc((size_t)p->grid.layers * p->grid.experts, sizeof(*r->rows));
     if (r->rows == NULL) st = sy_error_set(err, SY_ENOMEM, "no memory for the load");
 out:
     return st;
@@ -89,7 +89,8 @@ static uint64_t find_shard_bytes(const balance_round *r)
 
 static int has_enough_rows(const balance_round *r)
 {
-    return r->n_rows > 0 && r->n_rows >= (double)r->options->rows_min * r->place.layers;
+    return r->n_rows > 0 &&
+           r->n_rows >= (double)r->options->rows_min * sy_grid_moe_layers(&r->place.grid);
 }
 
 /* Why nothing but what is lost may move in this round; 0: anything may. */
@@ -115,7 +116,7 @@ static int must_keep(balance_round *r)
     } else if (!has_enough_rows(r)) {
         snprintf(r->why, sizeof(r->why),
                  "%.0f rows a layer were computed, too few to go by: --min-rows is %lld",
-                 r->n_rows / r->place.layers, (long long)r->options->rows_min);
+                 r->n_rows / sy_grid_moe_layers(&r->place.grid), (long long)r->options->rows_min);
     } else if (now <= r->options->threshold) {
         snprintf(r->why, sizeof(r->why), "max/mean load is %.3f, and up to %.3f is good enough",
                  now, r->options->threshold);
@@ -216,7 +217,7 @@ static void explain_moves(balance_round *r, const char *because)
 sy_status balance_round_plan(balance_round *r, int (*is_gone)(void *arg, const char *node),
                              void *arg, sy_error *err)
 {
-    const size_t n_all = (size_t)r->place.layers * r->place.experts;
+    const size_t n_all = (size_t)r->place.grid.layers * r->place.grid.experts;
     char because[sizeof(r->why)];
     sy_status st;
     const balance_question question = {.snapshot = r->snapshot,

@@ -42,24 +42,24 @@ static void forget_load(watch *w)
 static sy_status begin_load(watch *w, const balance_round *r, sy_error *err)
 {
     forget_load(w);
-    w->rows = calloc((size_t)r->place.layers * r->place.experts, sizeof(*w->rows));
+    w->rows = calloc((size_t)r->place.grid.layers * r->place.grid.experts, sizeof(*w->rows));
     if (w->rows == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for the load");
-    return balance_sample_take(&w->last, &r->facts, r->place.layers, r->place.experts, err);
+    return balance_sample_take(&w->last, &r->facts, &r->place.grid, err);
 }
 
 /* Adds what was computed since the last round. The first round waits for some. */
 static sy_status take_load(watch *w, balance_round *r, sy_error *err)
 {
-    const size_t n = (size_t)r->place.layers * r->place.experts;
+    const size_t n = (size_t)r->place.grid.layers * r->place.grid.experts;
     balance_sample now = {0};
     sy_status st;
 
-    if (w->last.layers != r->place.layers || w->last.experts != r->place.experts) {
+    if (w->last.layers != r->place.grid.layers || w->last.experts != r->place.grid.experts) {
         SY_TRY(begin_load(w, r, err));
         if (tool_pause(w->options->sample_s * 1000000))
             return sy_error_set(err, SY_ECANCELLED, "interrupted");
     }
-    SY_TRY(balance_sample_take(&now, &r->facts, r->place.layers, r->place.experts, err));
+    SY_TRY(balance_sample_take(&now, &r->facts, &r->place.grid, err));
     w->n_rows *= FADE;
     for (size_t i = 0; i < n; i++) w->rows[i] *= FADE;
     w->n_rows += balance_sample_difference(w->rows, &w->last, &now);

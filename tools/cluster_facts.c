@@ -193,31 +193,56 @@ void facts_free(cluster_facts *facts)
     memset(facts, 0, sizeof(*facts));
 }
 
-sy_status facts_dimensions(uint32_t *layers, uint32_t *experts, tool_redis *redis,
-                           const char *model)
+/* Processes that are older than layers without experts do not speak of them: then all have some. */
+static sy_status take_grid(sy_grid *out, const json_t *object)
 {
-    cluster_facts facts;
-    json_t *object;
-    uint64_t n_layers = 0;
-    uint64_t n_experts = 0;
+    const uint64_t layers = fact_count(object, "layers");
+    const uint64_t experts = fact_count(object, "experts");
+    const char *ranges = json_string_value(json_object_get(object, "moe_layers"));
 
-    if (facts_take(&facts, redis, model, 0, NULL) != SY_OK) return SY_ENOTFOUND;
-    for (size_t i = 0; i < facts.n && (n_layers == 0 || n_experts == 0); i++) {
-        const fact_process *p = &facts.process[i];
+    if (layers == 0 || layers > SY_LAYERS_MAX || experts == 0 || experts > SY_EXPERTS_MAX)
+        return SY_EDATALOSS;
+    *out = (sy_grid){.layers = (uint32_t)layers, .experts = (uint32_t)experts};
+    if (ranges != NULL && sy_grid_parse(out, ranges, strlen(ranges), NULL) != SY_OK)
+        return SY_EDATALOSS;
+    return sy_grid_shards(out) > 0 ? SY_OK : SY_EDATALOSS;
+}
 
-        if (p->kind != SY_MEMBER_AGGREGATOR) continue;
-        if (fact_get(&object, p->lease.http, "/load", NULL) != SY_OK) continue;
-        n_layers = fact_count(object, "layers");
-        n_experts = fact_count(object, "experts");
+sy_status fact_read_grid(sy_grid *out, const char *json)
+{
+    json_t *object = json_loads(json, JSON_ALLOW_NUL, NULL);
+    const sy_status st = take_grid(out, object);
+
+    json_decref(object);
+    return st;
+}
+
+static sy_status ask_grid(sy_grid *out, const cluster_facts *facts, sy_member_kind kind,
+                          const char *path)
+{
+    sy_status st = SY_ENOTFOUND;
+
+    for (size_t i = 0; i < facts->n && st != SY_OK; i++) {
+        json_t *object = NULL;
+
+        if (facts->process[i].kind != kind) continue;
+        if (fact_get(&object, facts->process[i].lease.http, path, NULL) == SY_OK)
+            st = take_grid(out, object);
         json_decref(object);
     }
+    return st;
+}
+
+sy_status facts_grid(sy_grid *out, tool_redis *redis, const char *model)
+{
+    cluster_facts facts;
+    sy_status st;
+
+    if (facts_take(&facts, redis, model, 0, NULL) != SY_OK) return SY_ENOTFOUND;
+    st = ask_grid(out, &facts, SY_MEMBER_AGGREGATOR, "/load");
+    if (st != SY_OK) st = ask_grid(out, &facts, SY_MEMBER_NODE, "/shards");
     facts_free(&facts);
-    if (n_layers == 0 || n_layers > SY_LAYERS_MAX || n_experts == 0 || n_experts > SY_EXPERTS_MAX) {
-        return SY_ENOTFOUND;
-    }
-    *layers = (uint32_t)n_layers;
-    *experts = (uint32_t)n_experts;
-    return SY_OK;
+    return st == SY_OK ? SY_OK : SY_ENOTFOUND;
 }
 
 /* ---- looking ---- */

@@ -66,13 +66,15 @@ int fact_has_device(const fact_process *node, const char *device); /* announced 
 /* The bytes of one expert, as any node that has one tells; 0: nobody does. */
 uint64_t facts_shard_bytes(const cluster_facts *facts);
 
-/* Asks aggregators for the model's dimensions. SY_ENOTFOUND: none of them tells. */
-SY_MUST_USE sy_status facts_dimensions(uint32_t *layers, uint32_t *experts, tool_redis *redis,
-                                       const char *model);
+/* Asks aggregators, then nodes, for the model's dimensions and which of its layers have experts.
+ * SY_ENOTFOUND: none of them tells. */
+SY_MUST_USE sy_status facts_grid(sy_grid *out, tool_redis *redis, const char *model);
 
 /* The parts that read JSON. SY_EDATALOSS: it is not what the contract says. shards: in the end
  * free(out->shard). */
 SY_MUST_USE sy_status fact_read_placement(fact_process *out, const char *json);
 SY_MUST_USE sy_status fact_read_shards(fact_shards *out, const char *json);
+/* Of GET /load and GET /shards. */
+SY_MUST_USE sy_status fact_read_grid(sy_grid *out, const char *json);
 
 #endif

@@ -40,14 +40,14 @@ static sy_status look(balance_round *r, cluster_facts *first, const balance_opti
 
     SY_TRY(balance_round_look(r, o, err));
     if (!o->since_start) {
-        SY_TRY(balance_sample_take(&before, &r->facts, r->place.layers, r->place.experts, err));
+        SY_TRY(balance_sample_take(&before, &r->facts, &r->place.grid, err));
         *first = r->facts;
         memset(&r->facts, 0, sizeof(r->facts));
         balance_round_free(r);
         SY_TRY(wait_for_rows(o, err));
         SY_TRY(balance_round_look(r, o, err));
     }
-    SY_TRY(balance_sample_take(&after, &r->facts, r->place.layers, r->place.experts, err));
+    SY_TRY(balance_sample_take(&after, &r->facts, &r->place.grid, err));
     if (o->since_start || (before.layers == after.layers && before.experts == after.experts)) {
         r->n_rows = balance_sample_difference(r->rows, o->since_start ? NULL : &before, &after);
     }

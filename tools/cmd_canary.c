@@ -87,12 +87,13 @@ static sy_status add_pattern(starter *s, const char *text, size_t n, sy_error *e
     sy_field field;
     sy_status st;
 
-    SY_TRY(sy_field_parse(&field, text, n, s->p->layers, s->p->experts, err));
+    SY_TRY(sy_field_parse(&field, text, n, &s->p->grid, err));
     const int is_pattern = field.layer == SY_ANY || field.expert == SY_ANY;
 
-    for (uint32_t layer = 0; layer < s->p->layers; layer++) {
+    for (uint32_t layer = 0; layer < s->p->grid.layers; layer++) {
         if (field.layer != SY_ANY && (uint32_t)field.layer != layer) continue;
-        for (uint32_t expert = 0; expert < s->p->experts; expert++) {
+        if (!sy_grid_has(&s->p->grid, layer)) continue;
+        for (uint32_t expert = 0; expert < s->p->grid.experts; expert++) {
             if (field.expert != SY_ANY && (uint32_t)field.expert != expert) continue;
             st = add_expert(s, layer, expert, err);
             /* Of many experts, those that are there already have nothing to try. */

@@ -41,8 +41,7 @@ static sy_status edit_fields(drain *d, sy_error *err)
     SY_TRY(facts_take(&facts, d->p.redis, d->p.model, FACT_PLACEMENT | FACT_SHARDS, err));
     const drain_input input = {.node = d->node,
                                .facts = &facts,
-                               .layers = d->p.layers,
-                               .experts = d->p.experts,
+                               .grid = d->p.grid,
                                .shard_bytes = facts_shard_bytes(&facts)};
 
     SY_TRY(drain_fields(&result, d->map, &input, err));

@@ -79,8 +79,7 @@ static sy_status init_placement(const place *p, const show_options *o, sy_error 
 {
     static device_list devices;
     const tool_spread spread = {.model = p->model,
-                                .layers = p->layers,
-                                .experts = p->experts,
+                                .grid = p->grid,
                                 .device = devices.item,
                                 .must_be_new = !o->force,
                                 .reason = o->force ? "the default spread, by force"
@@ -89,10 +88,10 @@ static sy_status init_placement(const place *p, const show_options *o, sy_error 
     tool_spread filled = spread;
     sy_status st;
 
-    if (p->layers == 0 || p->experts == 0) {
+    if (p->grid.layers == 0 || p->grid.experts == 0) {
         return sy_error_set(err, SY_EINVAL,
                             "the dimensions of model %s are not known: give --model-dir DIR, or "
-                            "--layers L --experts E",
+                            "--layers L --experts E (and --moe-layers, if some have none)",
                             p->model);
     }
     if (o->devices != NULL) {
@@ -109,8 +108,8 @@ static sy_status init_placement(const place *p, const show_options *o, sy_error 
                      p->model);
     }
     if (st == SY_OK) {
-        printf("model %s: %u experts of %u layers spread over %zu devices\n", p->model, p->experts,
-               p->layers, devices.n);
+        printf("model %s: %u experts of %u layers spread over %zu devices\n", p->model,
+               p->grid.experts, sy_grid_moe_layers(&p->grid), devices.n);
     }
 out:
     return st;
@@ -122,13 +121,17 @@ static sy_status show_placement(const place *p, const show_options *o, sy_error 
 {
     sy_snapshot *snapshot = NULL;
     tool_hash hash = {0};
+    sy_grid grid = p->grid;
     sy_status st;
 
-    SY_TRY(tool_placement_read(&snapshot, &hash, p->redis, p->model, p->layers, p->experts, err));
+    if ((grid.layers == 0 || grid.experts == 0) && facts_grid(&grid, p->redis, p->model) != SY_OK) {
+        grid = p->grid;
+    }
+    SY_TRY(tool_placement_read(&snapshot, &hash, p->redis, p->model, &grid, err));
     if (o->json) {
         if (placement_show_json(p->model, snapshot, &hash, o->watch) != 0) st = SY_EIO;
     } else {
-        if (p->layers == 0 || p->experts == 0) {
+        if (grid.layers == 0 || grid.experts == 0) {
             printf("the model's dimensions are not known: they are taken from the fields\n");
         }
         st = placement_show_text(p->model, snapshot, o->layer, err);

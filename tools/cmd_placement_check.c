@@ -8,6 +8,7 @@
 #include "check_report.h"
 #include "placement_commands.h"
 #include "placement_wait.h"
+#include "tool_placement.h"
 #include "tool_print.h"
 #include "tool_report.h"
 
@@ -39,7 +40,9 @@ static int print_json(const check_report *r, const place *p, const sy_snapshot *
 
 static int print_text(const check_report *r, const place *p, const sy_snapshot *now)
 {
-    printf("model %s: %u layers of %u experts%s, hash %016llx\n", p->model, p->layers, p->experts,
+    char text[TOOL_GRID_BYTES];
+
+    printf("model %s: %s%s, hash %016llx\n", p->model, tool_grid_text(text, &p->grid),
            p->is_guessed ? " (guessed from the fields: --model-dir DIR knows)" : "",
            (unsigned long long)sy_snapshot_hash(now));
     printf("%zu of %zu processes have it in force; shards:", r->n_switched, r->n_processes);
@@ -63,7 +66,7 @@ static sy_status check(check_report *report, place *p, sy_snapshot **now, sy_err
     sy_status st;
 
     SY_TRY(place_read(&map, p, err));
-    SY_TRY(field_map_snapshot(now, map, FIELD_BEFORE, p->layers, p->experts, err));
+    SY_TRY(field_map_snapshot(now, map, FIELD_BEFORE, &p->grid, err));
     SY_TRY(facts_take(&facts, p->redis, p->model, FACT_PLACEMENT | FACT_SHARDS, err));
     st = check_report_make(report, *now, &facts, err);
 out:

@@ -61,8 +61,7 @@ static sy_status check_field(const place *p, const char *field, const char *valu
     sy_target_list list;
     sy_status st;
 
-    SY_TRY(sy_field_parse(&f, field, strlen(field), p->is_guessed ? SY_LAYERS_MAX : p->layers,
-                          p->is_guessed ? SY_EXPERTS_MAX : p->experts, err));
+    SY_TRY(sy_field_parse(&f, field, strlen(field), place_bounds(p), err));
     SY_TRY(sy_targets_parse(&list, value, strlen(value), err));
 out:
     if (st != SY_OK) {
@@ -123,11 +122,11 @@ static sy_status move_pattern(place *p, field_map *map, const edit_options *o, c
                               size_t n, const char *from, const char *to, size_t *n_moved,
                               sy_error *err)
 {
-    move_what what = {.layers = p->layers, .experts = p->experts, .count = o->count};
+    move_what what = {.grid = p->grid, .count = o->count};
     size_t n_here = 0;
     sy_status st;
 
-    SY_TRY(sy_field_parse(&what.field, field, n, p->layers, p->experts, err));
+    SY_TRY(sy_field_parse(&what.field, field, n, &p->grid, err));
     SY_TRY(target_parse(&what.from, from, err));
     SY_TRY(target_parse(&what.to, to, err));
     SY_TRY(placement_move(&n_here, map, &what, err));

@@ -178,7 +178,7 @@ static sy_status has_hash(int *is_it, rollback *r, sy_error *err)
     char hash[20];
     sy_status st;
 
-    SY_TRY(field_map_snapshot(&snapshot, r->map, FIELD_AFTER, r->p.layers, r->p.experts, err));
+    SY_TRY(field_map_snapshot(&snapshot, r->map, FIELD_AFTER, &r->p.grid, err));
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)sy_snapshot_hash(snapshot));
     *is_it = strcasecmp(hash, r->to_hash) == 0;
 out:

@@ -85,9 +85,7 @@ static sy_status check_edit(const place *p, const tool_field_change *change, sy_
 
     /* What is deleted may be nonsense: that is how it goes away. */
     if (change->after == NULL) return SY_OK;
-    SY_TRY(sy_field_parse(&field, change->field, strlen(change->field),
-                          p->is_guessed ? SY_LAYERS_MAX : p->layers,
-                          p->is_guessed ? SY_EXPERTS_MAX : p->experts, err));
+    SY_TRY(sy_field_parse(&field, change->field, strlen(change->field), place_bounds(p), err));
     SY_TRY(sy_targets_parse(&list, change->after, strlen(change->after), err));
 out:
     if (st != SY_OK) {
@@ -114,8 +112,8 @@ static sy_status take_edits(plan_run *r, int is_compared, sy_error *err)
         }
         if (st != SY_OK) return sy_error_set(err, st, "no memory for the plan");
     }
-    SY_TRY(field_map_snapshot(&r->before, r->map, FIELD_BEFORE, r->p.layers, r->p.experts, err));
-    SY_TRY(field_map_snapshot(&r->after, r->map, FIELD_AFTER, r->p.layers, r->p.experts, err));
+    SY_TRY(field_map_snapshot(&r->before, r->map, FIELD_BEFORE, &r->p.grid, err));
+    SY_TRY(field_map_snapshot(&r->after, r->map, FIELD_AFTER, &r->p.grid, err));
 out:
     return st;
 }
@@ -142,7 +140,7 @@ static sy_status evaluate(plan_run *r, sy_error *err)
     sy_status st;
 
     SY_TRY(facts_take(&r->facts, r->p.redis, r->p.model, FACT_PLACEMENT | FACT_SHARDS, err));
-    (void)!cluster_load_take(&r->rows, &r->facts, r->p.layers, r->p.experts);
+    (void)!cluster_load_take(&r->rows, &r->facts, r->p.grid.layers, r->p.grid.experts);
     if (r->p.model_dir[0] != '\0' &&
         sy_model_open(&model, r->p.model_dir, r->p.model, NULL) == SY_OK) {
         r->shard_bytes = sy_model_expert_bytes(model);
@@ -166,8 +164,8 @@ static void each_expert(const plan_run *r,
 {
     char text[2][SY_PLACEMENT_VALUE_MAX];
 
-    for (uint32_t layer = 0; layer < r->p.layers; layer++) {
-        for (uint32_t expert = 0; expert < r->p.experts; expert++) {
+    for (uint32_t layer = 0; layer < r->p.grid.layers; layer++) {
+        for (uint32_t expert = 0; expert < r->p.grid.experts; expert++) {
             const sy_target_list *was = sy_snapshot_targets(r->before, layer, expert);
             const sy_target_list *is = sy_snapshot_targets(r->after, layer, expert);
 

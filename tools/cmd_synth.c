@@ -3,12 +3,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "commands.h"
 #include "sy_args.h"
+#include "sy_file.h"
 #include "sy_synth.h"
 #include "tool_print.h"
+
+#define CONFIG_BYTES_MAX ((size_t)1 << 20)
 
 typedef struct preset {
     const char *name;
@@ -31,7 +35,7 @@ static const preset presets[] = {
       .context = 512,
       .rms_eps = 1e-5f,
       .rope_theta = 1e6f,
-      .dtype = SY_BF16}},
+      .options.dtype = SY_BF16}},
     {"trio", /* the shape of the bundled checkpoint */
      {.family = "mixtral",
       .vocab = 2048,
@@ -46,7 +50,7 @@ static const preset presets[] = {
       .context = 1024,
       .rms_eps = 1e-5f,
       .rope_theta = 1e4f,
-      .dtype = SY_BF16}},
+      .options.dtype = SY_BF16}},
     {"olmoe4", /* OLMoE-1B-7B's layers, four of its sixteen */
      {.family = "olmoe",
       .vocab = 50304,
@@ -61,7 +65,7 @@ static const preset presets[] = {
       .context = 4096,
       .rms_eps = 1e-5f,
       .rope_theta = 1e4f,
-      .dtype = SY_BF16}},
+      .options.dtype = SY_BF16}},
     {"mixtral2", /* Mixtral-8x7B's layers, two of its thirty-two */
      {.family = "mixtral",
       .vocab = 32000,
@@ -76,7 +80,7 @@ static const preset presets[] = {
       .context = 32768,
       .rms_eps = 1e-5f,
       .rope_theta = 1e6f,
-      .dtype = SY_BF16}},
+      .options.dtype = SY_BF16}},
     {"qwen3moe4", /* Qwen3-30B-A3B's layers, four of its forty-eight */
      {.family = "qwen3_moe",
       .vocab = 151936,
@@ -92,100 +96,12 @@ static const preset presets[] = {
       .context = 40960,
       .rms_eps = 1e-6f,
       .rope_theta = 1e6f,
-      .dtype = SY_BF16}},
-    {"vectors-mixtral", /* the published test vectors' models */
-     {.family = "mixtral",
-      .vocab = 256,
-      .hidden = 64,
-      .n_layers = 3,
-      .n_heads = 4,
-      .n_kv_heads = 2,
-      .head_dim = 16,
-      .n_experts = 8,
-      .top_k = 2,
-      .expert_ffn = 96,
-      .context = 128,
-      .rms_eps = 1e-5f,
-      .rope_theta = 1e6f,
-      .dtype = SY_F32,
-      .recipe = SY_SYNTH_VECTORS}},
-    {"vectors-olmoe",
-     {.family = "olmoe",
-      .vocab = 256,
-      .hidden = 64,
-      .n_layers = 3,
-      .n_heads = 4,
-      .n_kv_heads = 2,
-      .head_dim = 16,
-      .n_experts = 16,
-      .top_k = 4,
-      .expert_ffn = 32,
-      .context = 128,
-      .rms_eps = 1e-5f,
-      .rope_theta = 1e4f,
-      .qkv_clip = 1.5f,
-      .dtype = SY_F32,
-      .recipe = SY_SYNTH_VECTORS}},
-    {"vectors-granitemoe",
-     {.family = "granitemoe",
-      .vocab = 256,
-      .hidden = 64,
-      .n_layers = 3,
-      .n_heads = 4,
-      .n_kv_heads = 2,
-      .head_dim = 16,
-      .n_experts = 8,
-      .top_k = 4,
-      .expert_ffn = 32,
-      .context = 128,
-      .rms_eps = 1e-6f,
-      .rope_theta = 1e4f,
-      .embedding_multiplier = 12.0f,
-      .residual_multiplier = 0.22f,
-      .attention_multiplier = 0.0625f,
-      .logits_scaling = 6.0f,
-      .tied_head = 1,
-      .dtype = SY_F32,
-      .recipe = SY_SYNTH_VECTORS}},
-    {"vectors-minimax_m2",
-     {.family = "minimax_m2",
-      .vocab = 256,
-      .hidden = 64,
-      .n_layers = 3,
-      .n_heads = 4,
-      .n_kv_heads = 2,
-      .head_dim = 32,
-      .rotary_dim = 16,
-      .n_experts = 16,
-      .top_k = 4,
-      .expert_ffn = 32,
-      .context = 128,
-      .rms_eps = 1e-6f,
-      .rope_theta = 5e6f,
-      .dtype = SY_F32,
-      .recipe = SY_SYNTH_VECTORS}},
-    {"vectors-qwen3_moe",
-     {.family = "qwen3_moe",
-      .vocab = 256,
-      .hidden = 64,
-      .n_layers = 3,
-      .n_heads = 4,
-      .n_kv_heads = 2,
-      .head_dim = 32,
-      .n_experts = 16,
-      .top_k = 4,
-      .renormalise = 1,
-      .expert_ffn = 32,
-      .context = 128,
-      .rms_eps = 1e-6f,
-      .rope_theta = 1e6f,
-      .dtype = SY_F32,
-      .recipe = SY_SYNTH_VECTORS}},
+      .options.dtype = SY_BF16}},
 };
 
 /* Strings that are NULL and numbers that are 0 leave the preset's value. */
 typedef struct options {
-    const char *out, *preset, *family, *dtype, *recipe, *tokenizer;
+    const char *out, *config, *preset, *family, *dtype, *recipe, *tokenizer;
     int64_t layers, hidden, heads, kv_heads, head_dim, experts, top_k, ffn, vocab, context;
     int64_t seed, shard_mb;
     double rms_eps, rope_theta, qkv_clip;
@@ -197,14 +113,15 @@ static int parse(options *o, int argc, char **argv)
     *o = (options){.preset = presets[0].name};
     const sy_arg args[] = {
         {"out", "DIR", "where to write; made if absent", SY_ARG_STRING, &o->out, 0, 0},
+        {"config", "FILE",
+         "the config.json of the model to write, of any family; in place of --preset and the "
+         "options down to --qkv-clip",
+         SY_ARG_STRING, &o->config, 0, 0},
         {"preset", "NAME",
-         "mixtral-tiny, trio, olmoe4, mixtral2, qwen3moe4, vectors-mixtral, vectors-olmoe, "
-         "vectors-qwen3_moe, vectors-minimax_m2 or vectors-granitemoe: what the options below that "
-         "are not given come "
-         "from",
+         "mixtral-tiny, trio, olmoe4, mixtral2 or qwen3moe4: what the options below that are not "
+         "given come from",
          SY_ARG_STRING, &o->preset, 0, 0},
-        {"family", "NAME", "mixtral, olmoe, qwen3_moe, granitemoe or minimax_m2", SY_ARG_STRING,
-         &o->family, 0, 0},
+        {"family", "NAME", "mixtral, olmoe or qwen3_moe", SY_ARG_STRING, &o->family, 0, 0},
         {"layers", "L", "layers; 0: the preset's, as for all numbers below", SY_ARG_INT, &o->layers,
          0, SY_LAYERS_MAX},
         {"hidden", "H", "hidden size", SY_ARG_INT, &o->hidden, 0, SY_DIM_MAX},
@@ -237,7 +154,7 @@ static int parse(options *o, int argc, char **argv)
 
     sy_error_clear(&err);
     if (sy_args_parse(argc, argv, args, SY_COUNT_OF(args),
-                      "switchyard synth --out DIR [--preset NAME] [options]\n\n"
+                      "switchyard synth --out DIR [--config FILE | --preset NAME] [options]\n\n"
                       "Writes a checkpoint of pseudo-random weights in Hugging Face's layout. The "
                       "same options\ngive the same bytes everywhere.",
                       NULL, 0, NULL, &err) != SY_OK)
@@ -258,6 +175,24 @@ static void override_float(float *field, double value)
 }
 
 /* A mistake is printed: 0, or 2. */
+static int configure_options(sy_synth_options *out, const options *o)
+{
+    if (o->dtype != NULL) {
+        out->dtype = sy_dtype_from_name(o->dtype);
+        if (out->dtype == SY_DTYPE_NONE)
+            return tool_bad_option("--dtype %s: bf16, f16 or f32", o->dtype);
+    }
+    if (o->recipe != NULL && strcmp(o->recipe, "scaled") != 0 && strcmp(o->recipe, "vectors") != 0)
+        return tool_bad_option("--recipe %s: scaled or vectors", o->recipe);
+    if (o->recipe != NULL)
+        out->recipe = strcmp(o->recipe, "scaled") == 0 ? SY_SYNTH_SCALED : SY_SYNTH_VECTORS;
+    out->seed = (uint64_t)o->seed;
+    out->shard_bytes_max = (uint64_t)o->shard_mb << 20;
+    out->tokenizer_dir = o->tokenizer;
+    return 0;
+}
+
+/* The same. */
 static int configure(sy_synth_config *out, const options *o)
 {
     const preset *base = NULL;
@@ -281,17 +216,7 @@ static int configure(sy_synth_config *out, const options *o)
     override_float(&out->rms_eps, o->rms_eps);
     override_float(&out->rope_theta, o->rope_theta);
     override_float(&out->qkv_clip, o->qkv_clip);
-    if (o->dtype != NULL) out->dtype = sy_dtype_from_name(o->dtype);
-    if (out->dtype == SY_DTYPE_NONE)
-        return tool_bad_option("--dtype %s: bf16, f16 or f32", o->dtype);
-    if (o->recipe != NULL && strcmp(o->recipe, "scaled") != 0 && strcmp(o->recipe, "vectors") != 0)
-        return tool_bad_option("--recipe %s: scaled or vectors", o->recipe);
-    if (o->recipe != NULL)
-        out->recipe = strcmp(o->recipe, "scaled") == 0 ? SY_SYNTH_SCALED : SY_SYNTH_VECTORS;
-    out->seed = (uint64_t)o->seed;
-    out->shard_bytes_max = (uint64_t)o->shard_mb << 20;
-    out->tokenizer_dir = o->tokenizer;
-    return 0;
+    return configure_options(&out->options, o);
 }
 
 /* ---- the folder ---- */
@@ -346,22 +271,38 @@ static sy_status report(const options *o, sy_error *err)
     return SY_OK;
 }
 
+static sy_status write_described(const options *o, const sy_synth_options *how, sy_error *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    sy_status st;
+
+    SY_TRY(sy_file_read(&text, &n, o->config, CONFIG_BYTES_MAX, err));
+    st = sy_synth_write_config(o->out, text, n, how, err);
+    if (st != SY_OK) sy_error_prefix(err, "%s", o->config);
+out:
+    free(text);
+    return st;
+}
+
 int cmd_synth(int argc, char **argv)
 {
     tool_progress progress = {.label = "writing"};
-    sy_synth_config config;
+    sy_synth_config config = {0};
     options o;
     sy_error err = {0};
     sy_status st = SY_OK;
     int code = parse(&o, argc, argv);
 
-    if (code == 0) code = configure(&config, &o);
+    if (code == 0)
+        code = o.config != NULL ? configure_options(&config.options, &o) : configure(&config, &o);
     if (code != 0) return SY_MAX(code, 0);
     sy_error_clear(&err);
-    config.progress = on_bytes;
-    config.progress_arg = &progress;
+    config.options.progress = on_bytes;
+    config.options.progress_arg = &progress;
     if (!o.force) SY_TRY(check_empty(o.out, &err));
-    st = sy_synth_write(o.out, &config, &err);
+    st = o.config != NULL ? write_described(&o, &config.options, &err)
+                          : sy_synth_write(o.out, &config, &err);
     tool_progress_end(&progress);
     if (st == SY_OK) st = report(&o, &err);
 out:

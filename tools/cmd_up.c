@@ -135,8 +135,7 @@ static sy_status look_at_model(up_cluster *cluster, const up_options *o, sy_erro
     sy_status st;
 
     SY_TRY(sy_model_open(&model, o->model, o->name, err));
-    cluster->layers = sy_model_describe(model)->n_layers;
-    cluster->experts = sy_model_describe(model)->n_experts;
+    cluster->grid = tool_grid_of(sy_model_describe(model));
     snprintf(cluster->model, sizeof(cluster->model), "%s", sy_model_name(model));
     if (realpath(o->model, real) == NULL || strlen(real) >= sizeof(cluster->model_dir)) {
         st = sy_error_set(err, SY_EIO, "%s: %s", o->model, strerrordesc_np(errno));
@@ -237,8 +236,7 @@ static sy_status write_placement(up_run *run, tool_redis *redis, sy_error *err)
     static char text[DEVICES_MAX][SY_NODE_BYTES + SY_DEVICE_BYTES];
     const char *device[DEVICES_MAX];
     const tool_spread spread = {.model = run->cluster.model,
-                                .layers = run->cluster.layers,
-                                .experts = run->cluster.experts,
+                                .grid = run->cluster.grid,
                                 .device = device,
                                 .n_devices = list_devices(text, &run->options),
                                 .must_be_new = 1,
@@ -250,7 +248,7 @@ static sy_status write_placement(up_run *run, tool_redis *redis, sy_error *err)
     st = tool_placement_init(redis, &spread, err);
     if (st == SY_OK) {
         sy_log(SY_LOG_INFO, "placement: %u experts of %u layers spread over %zu devices",
-               spread.experts, spread.layers, spread.n_devices);
+               spread.grid.experts, sy_grid_moe_layers(&spread.grid), spread.n_devices);
     } else if (st == SY_EEXISTS) {
         sy_log(SY_LOG_INFO, "placement: as Redis has it (%s)", err->message);
         st = SY_OK;

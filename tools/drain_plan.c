@@ -85,11 +85,11 @@ static void find_candidates(drainer *d)
 
 static void count_wanted(drainer *d, const sy_snapshot *snapshot)
 {
-    const size_t n = (size_t)d->in->layers * d->in->experts;
+    const size_t n = (size_t)d->in->grid.layers * d->in->grid.experts;
 
     for (size_t i = 0; i < n; i++) {
-        const sy_target_list *list = sy_snapshot_targets(snapshot, (uint32_t)(i / d->in->experts),
-                                                         (uint32_t)(i % d->in->experts));
+        const sy_target_list *list = sy_snapshot_targets(
+            snapshot, (uint32_t)(i / d->in->grid.experts), (uint32_t)(i % d->in->grid.experts));
 
         for (size_t c = 0; list != NULL && c < d->n; c++) {
             d->candidate[c].n_wanted += targets_find(list, &d->candidate[c].target) >= 0;
@@ -133,8 +133,7 @@ static sy_status collect(void *arg, const char *field, const char *value)
     sy_field parsed;
     int names_it = 0;
 
-    if (sy_field_parse(&parsed, field, strlen(field), d->in->layers, d->in->experts, NULL) !=
-            SY_OK ||
+    if (sy_field_parse(&parsed, field, strlen(field), &d->in->grid, NULL) != SY_OK ||
         sy_targets_parse(&list, value, strlen(value), NULL) != SY_OK) {
         return SY_OK; /* no server takes it, so it wants nothing */
     }
@@ -196,8 +195,9 @@ static sy_status spread_wildcard(drainer *d, const char *field, const sy_target_
     char value[SY_PLACEMENT_VALUE_MAX];
     sy_status st = SY_OK;
 
-    for (uint32_t layer = 0; layer < d->in->layers; layer++) {
-        for (uint32_t expert = 0; expert < d->in->experts; expert++) {
+    for (uint32_t layer = 0; layer < d->in->grid.layers; layer++) {
+        if (!sy_grid_has(&d->in->grid, layer)) continue;
+        for (uint32_t expert = 0; expert < d->in->grid.experts; expert++) {
             const char *speaker = field_map_speaker(d->map, layer, expert, FIELD_AFTER);
             sy_target_list own = *list;
 
@@ -244,7 +244,7 @@ sy_status drain_fields(drain_result *out, field_map *map, const drain_input *in,
     d.candidate = calloc(CANDIDATES_MAX, sizeof(*d.candidate));
     if (d.candidate == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for the plan");
     find_candidates(&d);
-    SY_TRY(field_map_snapshot(&snapshot, map, FIELD_AFTER, in->layers, in->experts, err));
+    SY_TRY(field_map_snapshot(&snapshot, map, FIELD_AFTER, &in->grid, err));
     count_wanted(&d, snapshot);
     SY_TRY(field_map_each(map, collect, &d));
     if (d.n_fields > 1) qsort(d.field, d.n_fields, sizeof(*d.field), by_name);

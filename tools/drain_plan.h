@@ -9,7 +9,7 @@
 typedef struct drain_input { /* borrowed */
     const char *node;
     const cluster_facts *facts;
-    uint32_t layers, experts;
+    sy_grid grid;
     uint64_t shard_bytes; /* 0: not known, and memory is not looked at */
 } drain_input;
 

@@ -197,7 +197,7 @@ sy_status field_map_changes(const tool_field_change **out, size_t *n, field_map 
 }
 
 sy_status field_map_snapshot(sy_snapshot **out, const field_map *map, field_side side,
-                             uint32_t layers, uint32_t experts, sy_error *err)
+                             const sy_grid *grid, sy_error *err)
 {
     sy_placement_entry *entry = calloc(map->n + 1, sizeof(*entry));
     size_t n = 0;
@@ -212,7 +212,7 @@ sy_status field_map_snapshot(sy_snapshot **out, const field_map *map, field_side
         if (value == NULL) continue;
         entry[n++] = (sy_placement_entry){field, strlen(field), value, strlen(value)};
     }
-    st = sy_snapshot_build(out, NULL, entry, n, layers, experts, err);
+    st = sy_snapshot_build(out, NULL, entry, n, grid, err);
     free(entry);
     return st;
 }

@@ -27,7 +27,7 @@ SY_MUST_USE sy_status field_map_each(
 SY_MUST_USE sy_status field_map_changes(const tool_field_change **out, size_t *n, field_map *map);
 /* As a server that starts would take it. */
 SY_MUST_USE sy_status field_map_snapshot(sy_snapshot **out, const field_map *map, field_side side,
-                                         uint32_t layers, uint32_t experts, sy_error *err);
+                                         const sy_grid *grid, sy_error *err);
 /* The text of the field whose value speaks for an expert, most specific first, or NULL. */
 const char *field_map_speaker(const field_map *map, uint32_t layer, uint32_t expert,
                               field_side side);

@@ -11,6 +11,7 @@
 #include "sy_kernels.h"
 #include "sy_tokenizer.h"
 #include "sy_trunk.h"
+#include "tool_placement.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -56,7 +57,7 @@ static void add_expert(inspect_facts *f, uint32_t layer, uint32_t expert)
 {
     uint64_t bytes[INSPECT_FORMATS] = {0};
 
-    for (int role = SY_ROLE_EXPERT_GATE; role <= SY_ROLE_EXPERT_DOWN; role++) {
+    for (int role = SY_ROLE_EXPERT_GATE; role <= SY_ROLE_EXPERT_DOWN_BIAS; role++) {
         const sy_tensor *tensor = sy_model_tensor(f->model, (sy_role)role, layer, expert);
         if (tensor == NULL) continue;
         add_tensor(&f->experts, tensor, (sy_role)role);
@@ -69,15 +70,16 @@ static void add_expert(inspect_facts *f, uint32_t layer, uint32_t expert)
     }
 }
 
+/* The trunk is whatever is neither gate nor expert: dense layers and shared experts, too. */
 static void add_layer(inspect_facts *f, uint32_t layer)
 {
-    const sy_tensor *gate = sy_model_tensor(f->model, SY_ROLE_GATE, layer, 0);
-    const sy_tensor *bias = sy_model_tensor(f->model, SY_ROLE_GATE_BIAS, layer, 0);
-
     for (int role = SY_ROLE_NORM1; role < SY_ROLE_GATE; role++)
         add_trunk_tensor(f, (sy_role)role, layer);
-    if (gate != NULL) add_tensor(&f->gates, gate, SY_ROLE_GATE);
-    if (bias != NULL) add_tensor(&f->gates, bias, SY_ROLE_GATE_BIAS);
+    if (!sy_model_has_experts(f->desc, layer)) return;
+    for (int role = SY_ROLE_GATE; role < SY_ROLE_EXPERT_GATE; role++) {
+        const sy_tensor *tensor = sy_model_tensor(f->model, (sy_role)role, layer, 0);
+        if (tensor != NULL) add_tensor(&f->gates, tensor, (sy_role)role);
+    }
     for (uint32_t expert = 0; expert < f->desc->n_experts; expert++) add_expert(f, layer, expert);
 }
 
@@ -88,6 +90,8 @@ static void add_weights(inspect_facts *f)
     for (size_t i = 0; i < INSPECT_FORMATS; i++) f->format[i].weights = formats[i];
     add_trunk_tensor(f, SY_ROLE_EMBED, 0);
     add_trunk_tensor(f, SY_ROLE_FINAL_NORM, 0);
+    add_trunk_tensor(f, SY_ROLE_FINAL_NORM_BIAS, 0);
+    add_trunk_tensor(f, SY_ROLE_HEAD_BIAS, 0);
     if (f->desc->tied_head) { /* a second, packed copy */
         f->trunk.loaded_bytes += loaded_bytes(embed, SY_ROLE_HEAD, SY_DTYPE_NONE);
         add_trunk_bytes(f, embed, SY_ROLE_HEAD);
@@ -96,7 +100,7 @@ static void add_weights(inspect_facts *f)
     }
     for (uint32_t layer = 0; layer < f->desc->n_layers; layer++) add_layer(f, layer);
     f->expert_bytes = f->format[0].expert_bytes;
-    /* A model's experts all have one size, so this division leaves nothing. */
+    /* A model's experts all have as many parameters, so this division leaves nothing. */
     f->active_parameters = f->trunk.parameters + f->gates.parameters +
                            f->experts.parameters / f->desc->n_experts * f->desc->top_k;
     f->kv_bytes_per_token = sy_kv_page_bytes(f->desc) / SY_KV_PAGE;
@@ -123,7 +127,7 @@ static void add_spread(inspect_facts *f, uint32_t experts_per_node)
     f->spread[f->n_spreads++] = (inspect_spread){
         .n_nodes = (E + experts_per_node - 1) / experts_per_node,
         .experts_per_node = experts_per_node,
-        .node_bytes = f->expert_bytes * experts_per_node * f->desc->n_layers,
+        .node_bytes = f->expert_bytes * experts_per_node * sy_grid_moe_layers(&f->grid),
     };
 }
 
@@ -246,6 +250,7 @@ sy_status inspect_gather(inspect_facts *out, const char *dir, uint32_t experts_p
     *out = (inspect_facts){0};
     SY_TRY(sy_model_open(&out->model, dir, NULL, err));
     out->desc = sy_model_describe(out->model);
+    out->grid = tool_grid_of(out->desc);
     add_weights(out);
     add_types(out);
     add_spreads(out, experts_per_node);

@@ -3,6 +3,7 @@
 #ifndef INSPECT_FACTS_H
 #define INSPECT_FACTS_H
 
+#include "sy_grid.h"
 #include "sy_model.h"
 
 enum {
@@ -41,6 +42,7 @@ typedef struct inspect_spread { /* every layer's experts shared out */
 typedef struct inspect_facts {
     sy_model *model;
     const sy_model_desc *desc;
+    sy_grid grid;
     inspect_part trunk, gates, experts;
     uint64_t active_parameters; /* that one token's path multiplies with or looks up in */
     uint64_t expert_bytes;      /* one expert of one layer, in memory; the largest */

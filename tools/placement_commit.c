@@ -140,8 +140,8 @@ static sy_status write_fields(commit *c, field_map *map, sy_error *err)
                             .command = c->options->command};
 
     for (size_t i = 0; i < c->n; i++) c->n_changed += (size_t)is_change(&c->change[i]);
-    SY_TRY(field_map_snapshot(&c->before, map, FIELD_BEFORE, p->layers, p->experts, err));
-    SY_TRY(field_map_snapshot(&c->after, map, FIELD_AFTER, p->layers, p->experts, err));
+    SY_TRY(field_map_snapshot(&c->before, map, FIELD_BEFORE, &p->grid, err));
+    SY_TRY(field_map_snapshot(&c->after, map, FIELD_AFTER, &p->grid, err));
     if (c->n_changed > 0) {
         SY_TRY(wait_list_between(&c->list, c->before, c->after, err));
     } else {

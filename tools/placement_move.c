@@ -43,11 +43,17 @@ static int is_inside(const char *field, const move_what *what)
 {
     sy_field f;
 
-    if (sy_field_parse(&f, field, strlen(field), what->layers, what->experts, NULL) != SY_OK) {
+    if (sy_field_parse(&f, field, strlen(field), &what->grid, NULL) != SY_OK) {
         return 0;
     }
     return (what->field.layer == SY_ANY || f.layer == what->field.layer) &&
            (what->field.expert == SY_ANY || f.expert == what->field.expert);
+}
+
+static int is_of(const move_what *what, uint32_t layer)
+{
+    return sy_grid_has(&what->grid, layer) &&
+           (what->field.layer == SY_ANY || (uint32_t)what->field.layer == layer);
 }
 
 static sy_status move_one(size_t *n_moved, field_map *map, const move_what *what, uint32_t layer,
@@ -79,9 +85,9 @@ static size_t count_from(const field_map *map, const move_what *what)
     sy_target_list list;
     size_t n = 0;
 
-    for (uint32_t layer = 0; layer < what->layers; layer++) {
-        if (what->field.layer != SY_ANY && (uint32_t)what->field.layer != layer) continue;
-        for (uint32_t expert = 0; expert < what->experts; expert++) {
+    for (uint32_t layer = 0; layer < what->grid.layers; layer++) {
+        if (!is_of(what, layer)) continue;
+        for (uint32_t expert = 0; expert < what->grid.experts; expert++) {
             if (what->field.expert != SY_ANY && (uint32_t)what->field.expert != expert) continue;
             if (placement_of_expert(&list, &field, map, layer, expert) != SY_OK) continue;
             n += targets_find(&list, &what->from) >= 0;
@@ -98,9 +104,9 @@ sy_status placement_move(size_t *n_moved, field_map *map, const move_what *what,
 
     *n_moved = what->count >= 0 ? SY_MIN(n_there, (size_t)what->count) : n_there;
     if (target_is_at(&what->from, &what->to)) *n_moved = 0;
-    for (uint32_t layer = 0; layer < what->layers && n < *n_moved; layer++) {
-        if (what->field.layer != SY_ANY && (uint32_t)what->field.layer != layer) continue;
-        for (uint32_t expert = 0; expert < what->experts && n < *n_moved; expert++) {
+    for (uint32_t layer = 0; layer < what->grid.layers && n < *n_moved; layer++) {
+        if (!is_of(what, layer)) continue;
+        for (uint32_t expert = 0; expert < what->grid.experts && n < *n_moved; expert++) {
             if (what->field.expert != SY_ANY && (uint32_t)what->field.expert != expert) continue;
             SY_TRY(move_one(&n, map, what, layer, expert, err));
         }

@@ -7,7 +7,7 @@
 typedef struct move_what {
     sy_field field; /* a pattern: every expert that it covers and whose targets name `from` */
     sy_target from, to;
-    uint32_t layers, experts;
+    sy_grid grid;
     int64_t count; /* at most so many experts; -1: all */
 } move_what;
 

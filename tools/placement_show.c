@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
+#include "tool_placement.h"
 #include "tool_report.h"
 #include "tool_text.h"
 
@@ -27,14 +28,21 @@ static json_t *targets_json(const sy_target_list *list)
     return array;
 }
 
+/* 0 for a layer that has none: it is shown as an empty one. */
+static uint32_t experts_of(const sy_snapshot *snapshot, uint32_t layer)
+{
+    return sy_grid_has(sy_snapshot_grid(snapshot), layer) ? sy_snapshot_experts(snapshot) : 0;
+}
+
 static json_t *resolved_json(const sy_snapshot *snapshot)
 {
     json_t *layers = json_array();
 
     for (uint32_t layer = 0; layer < sy_snapshot_layers(snapshot); layer++) {
         json_t *experts = json_array();
+        const uint32_t n_experts = experts_of(snapshot, layer);
 
-        for (uint32_t expert = 0; expert < sy_snapshot_experts(snapshot); expert++) {
+        for (uint32_t expert = 0; expert < n_experts; expert++) {
             json_array_append_new(experts,
                                   targets_json(sy_snapshot_targets(snapshot, layer, expert)));
         }
@@ -74,14 +82,16 @@ static json_t *refused_json(const sy_snapshot *snapshot)
 int placement_show_json(const char *model, const sy_snapshot *snapshot, const tool_hash *hash,
                         int is_line)
 {
+    char moe_layers[SY_GRID_TEXT_BYTES];
     char text[20];
 
+    sy_grid_format(moe_layers, sizeof(moe_layers), sy_snapshot_grid(snapshot));
     snprintf(text, sizeof(text), "%016llx", (unsigned long long)sy_snapshot_hash(snapshot));
     json_t *value = json_pack(
-        "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o}", "model", tool_json_text(model, strlen(model)),
-        "layers", (json_int_t)sy_snapshot_layers(snapshot), "experts",
-        (json_int_t)sy_snapshot_experts(snapshot), "hash", text, "complete",
-        sy_snapshot_complete(snapshot), "fields", fields_json(hash), "resolved",
+        "{s:o, s:I, s:I, s:s, s:s, s:b, s:o, s:o, s:o}", "model",
+        tool_json_text(model, strlen(model)), "layers", (json_int_t)sy_snapshot_layers(snapshot),
+        "experts", (json_int_t)sy_snapshot_experts(snapshot), "moe_layers", moe_layers, "hash",
+        text, "complete", sy_snapshot_complete(snapshot), "fields", fields_json(hash), "resolved",
         resolved_json(snapshot), "refused", refused_json(snapshot));
 
     return is_line ? tool_json_print_line(value) : tool_json_print(value);
@@ -139,11 +149,13 @@ static void show_table(const sy_snapshot *snapshot)
 
     memset(&l, 0, sizeof(l));
     printf("\nLAYER ");
-    for (uint32_t layer = 0; layer < sy_snapshot_layers(snapshot); layer++) printf(" %3u", layer);
+    for (uint32_t layer = 0; layer < sy_snapshot_layers(snapshot); layer++)
+        if (experts_of(snapshot, layer) > 0) printf(" %3u", layer);
     printf("\nEXPERT\n");
     for (uint32_t expert = 0; expert < sy_snapshot_experts(snapshot); expert++) {
         printf("%6u", expert);
         for (uint32_t layer = 0; layer < sy_snapshot_layers(snapshot); layer++) {
+            if (experts_of(snapshot, layer) == 0) continue;
             printf("   %c", take_letter(&l, sy_snapshot_targets(snapshot, layer, expert)));
         }
         printf("\n");
@@ -172,16 +184,19 @@ static void show_refusals(const sy_snapshot *snapshot)
 sy_status placement_show_text(const char *model, const sy_snapshot *snapshot, int64_t only_layer,
                               sy_error *err)
 {
+    const sy_grid *grid = sy_snapshot_grid(snapshot);
+    char text[TOOL_GRID_BYTES];
     uint32_t layer;
     uint32_t expert;
     const size_t n_missing = sy_snapshot_missing(snapshot, &layer, &expert);
+    sy_status st = SY_OK;
 
     if (only_layer >= (int64_t)sy_snapshot_layers(snapshot)) {
         return sy_error_set(err, SY_EINVAL, "--layer %lld: the model has layers 0 to %u",
                             (long long)only_layer, sy_snapshot_layers(snapshot) - 1);
     }
-    printf("model %s: %u layers of %u experts, hash %016llx\n", tool_shown(model),
-           sy_snapshot_layers(snapshot), sy_snapshot_experts(snapshot),
+    if (only_layer >= 0) SY_TRY(sy_grid_check(grid, (uint32_t)only_layer, err));
+    printf("model %s: %s, hash %016llx\n", tool_shown(model), tool_grid_text(text, grid),
            (unsigned long long)sy_snapshot_hash(snapshot));
     if (n_missing > 0) {
         printf("%zu experts have no target, the first is %u/%u\n", n_missing, layer, expert);
@@ -192,5 +207,6 @@ sy_status placement_show_text(const char *model, const sy_snapshot *snapshot, in
         show_table(snapshot);
     }
     show_refusals(snapshot);
-    return SY_OK;
+out:
+    return st;
 }

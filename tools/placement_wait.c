@@ -176,7 +176,7 @@ static sy_status look(wait_view *out, const waiting *w, sy_error *err)
     sy_status st;
 
     SY_TRY(place_read(&map, p, err));
-    SY_TRY(field_map_snapshot(&now, map, FIELD_BEFORE, p->layers, p->experts, err));
+    SY_TRY(field_map_snapshot(&now, map, FIELD_BEFORE, &p->grid, err));
     SY_TRY(facts_take(&facts, p->redis, p->model, FACT_PLACEMENT | shards, err));
     wait_look(out, w->list, now, &facts);
     if (out->is_done && w->also != NULL) {

@@ -20,8 +20,7 @@ static sy_status look_at_checkpoint(place *p, const place_options *o, sy_error *
 
     SY_TRY(sy_model_open(&model, o->model_dir, o->model, err));
     snprintf(p->model, sizeof(p->model), "%s", sy_model_name(model));
-    p->layers = sy_model_describe(model)->n_layers;
-    p->experts = sy_model_describe(model)->n_experts;
+    p->grid = tool_grid_of(sy_model_describe(model));
 out:
     sy_model_close(model);
     return st;
@@ -58,9 +57,27 @@ static sy_status look_in_dir(place *p, const char **redis, up_cluster **cluster,
     *redis = (*cluster)->redis;
     memcpy(p->model, (*cluster)->model, sizeof(p->model));
     snprintf(p->model_dir, sizeof(p->model_dir), "%s", (*cluster)->model_dir);
-    p->layers = (*cluster)->layers;
-    p->experts = (*cluster)->experts;
+    p->grid = (*cluster)->grid;
 out:
+    return st;
+}
+
+static sy_status take_dimensions(sy_grid *grid, const place_options *o, sy_error *err)
+{
+    sy_status st = SY_OK;
+
+    if (o->layers > 0 && grid->layers != (uint32_t)o->layers)
+        *grid = (sy_grid){.layers = (uint32_t)o->layers, .experts = grid->experts};
+    if (o->experts > 0) grid->experts = (uint32_t)o->experts;
+    if (o->moe_layers == NULL) return SY_OK;
+    if (grid->layers == 0) {
+        return sy_error_set(err, SY_EINVAL,
+                            "--moe-layers %s: say of how many layers, with --layers L",
+                            tool_shown(o->moe_layers));
+    }
+    SY_TRY(sy_grid_parse(grid, o->moe_layers, strlen(o->moe_layers), err));
+out:
+    if (st != SY_OK) sy_error_prefix(err, "--moe-layers");
     return st;
 }
 
@@ -84,11 +101,10 @@ sy_status place_open(place *p, const place_options *o, sy_error *err)
         SY_TRY(look_at_checkpoint(p, o, err));
         snprintf(p->model_dir, sizeof(p->model_dir), "%s", o->model_dir);
     } else if (o->model != NULL) {
-        if (strcmp(p->model, o->model) != 0) p->layers = p->experts = 0;
+        if (strcmp(p->model, o->model) != 0) p->grid = (sy_grid){0};
         snprintf(p->model, sizeof(p->model), "%s", o->model);
     }
-    if (o->layers > 0) p->layers = (uint32_t)o->layers;
-    if (o->experts > 0) p->experts = (uint32_t)o->experts;
+    SY_TRY(take_dimensions(&p->grid, o, err));
     SY_TRY(tool_redis_open(&p->redis, redis, REDIS_US, err));
     if (p->model[0] == '\0') SY_TRY(look_in_redis(p, err));
 out:
@@ -102,18 +118,19 @@ void place_close(place *p)
     p->redis = NULL;
 }
 
-static void find_dimensions(place *p, const tool_hash *hash)
+static void find_grid(place *p, const tool_hash *hash)
 {
-    uint32_t layers = 0;
-    uint32_t experts = 0;
+    sy_grid told;
 
-    if (p->layers > 0 && p->experts > 0) return;
-    if (facts_dimensions(&layers, &experts, p->redis, p->model) != SY_OK) {
-        p->is_guessed = 1;
-        tool_placement_guess(hash, &layers, &experts);
+    if (p->grid.layers > 0 && p->grid.experts > 0) return;
+    if (facts_grid(&told, p->redis, p->model) == SY_OK) {
+        if (p->grid.experts > 0) told.experts = p->grid.experts;
+        if (p->grid.layers > 0) p->grid.experts = told.experts;
+        if (p->grid.layers == 0) p->grid = told;
+        return;
     }
-    if (p->layers == 0) p->layers = layers;
-    if (p->experts == 0) p->experts = experts;
+    p->is_guessed = 1;
+    tool_placement_guess(&p->grid, hash);
 }
 
 sy_status place_read(field_map **out, place *p, sy_error *err)
@@ -128,10 +145,17 @@ sy_status place_read(field_map **out, place *p, sy_error *err)
                           "model %s has no placement: write one with switchyard placement init",
                           tool_shown(p->model));
     } else {
-        find_dimensions(p, &hash);
+        find_grid(p, &hash);
         st = field_map_open(out, &hash, err);
     }
     tool_hash_free(&hash);
 out:
     return st;
+}
+
+const sy_grid *place_bounds(const place *p)
+{
+    static const sy_grid any = {.layers = SY_LAYERS_MAX, .experts = SY_EXPERTS_MAX};
+
+    return p->is_guessed ? &any : &p->grid;
 }

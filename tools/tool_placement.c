@@ -9,10 +9,6 @@
 
 #define FIELDS_BYTES_MAX ((size_t)1 << 30)
 
-/* The bounds under which a field is read when nobody knows the model's dimensions. */
-#define ANY_LAYERS  1024u
-#define ANY_EXPERTS 4096u
-
 /* ---- writing ---- */
 
 typedef struct field_list {
@@ -55,7 +51,7 @@ out:
 
 sy_status tool_placement_init(tool_redis *redis, const tool_spread *spread, sy_error *err)
 {
-    field_list list = {.cap = (size_t)spread->layers * spread->experts};
+    field_list list = {.cap = (size_t)sy_grid_shards(&spread->grid)};
     sy_status st;
 
     sy_arena_init(&list.arena, FIELDS_BYTES_MAX);
@@ -63,8 +59,8 @@ sy_status tool_placement_init(tool_redis *redis, const tool_spread *spread, sy_e
     list.change = calloc(list.cap + 1, sizeof(*list.change));
     st = list.change != NULL ? SY_OK : SY_ENOMEM;
     if (st == SY_OK) {
-        st = sy_placement_spread(spread->layers, spread->experts, spread->device, spread->n_devices,
-                                 add_field, &list);
+        st =
+            sy_placement_spread(&spread->grid, spread->device, spread->n_devices, add_field, &list);
     }
     if (st != SY_OK) {
         sy_error_set(err, st, "no memory for a placement of %zu experts", list.cap);
@@ -87,27 +83,56 @@ out:
 
 /* ---- reading ---- */
 
-void tool_placement_guess(const tool_hash *hash, uint32_t *layers, uint32_t *experts)
+void tool_placement_guess(sy_grid *grid, const tool_hash *hash)
 {
-    uint32_t most_layers = 1;
-    uint32_t most_experts = 1;
+    static const sy_grid any = {.layers = SY_LAYERS_MAX, .experts = SY_EXPERTS_MAX};
+    uint8_t is_named[SY_LAYERS_MAX] = {0};
+    sy_grid found = {.layers = 1, .experts = 1};
+    int has_star = 0;
     sy_field field;
 
     for (size_t i = 0; i < hash->n; i++) {
-        if (sy_field_parse(&field, hash->entry[i].field, hash->entry[i].field_len, ANY_LAYERS,
-                           ANY_EXPERTS, NULL) != SY_OK) {
+        if (sy_field_parse(&field, hash->entry[i].field, hash->entry[i].field_len, &any, NULL) !=
+            SY_OK) {
             continue;
         }
-        if (field.layer != SY_ANY) most_layers = SY_MAX(most_layers, (uint32_t)field.layer + 1);
-        if (field.expert != SY_ANY) most_experts = SY_MAX(most_experts, (uint32_t)field.expert + 1);
+        has_star |= field.layer == SY_ANY;
+        if (field.layer != SY_ANY) is_named[field.layer] = 1;
+        if (field.layer != SY_ANY) found.layers = SY_MAX(found.layers, (uint32_t)field.layer + 1);
+        if (field.expert != SY_ANY)
+            found.experts = SY_MAX(found.experts, (uint32_t)field.expert + 1);
     }
-    if (*layers == 0) *layers = most_layers;
-    if (*experts == 0) *experts = most_experts;
+    for (uint32_t layer = 0; layer + 1 < found.layers && !has_star; layer++)
+        sy_grid_set(&found, layer, is_named[layer]);
+    if (grid->experts > 0) found.experts = grid->experts;
+    if (grid->layers > 0) grid->experts = found.experts;
+    if (grid->layers == 0) *grid = found;
+}
+
+const char *tool_grid_text(char out[TOOL_GRID_BYTES], const sy_grid *grid)
+{
+    char ranges[64];
+
+    if (sy_grid_moe_layers(grid) == grid->layers) {
+        snprintf(out, TOOL_GRID_BYTES, "%u layers of %u experts", grid->layers, grid->experts);
+        return out;
+    }
+    if (sy_grid_format(ranges, sizeof(ranges), grid) >= sizeof(ranges))
+        memcpy(ranges + sizeof(ranges) - 4, "...", 4);
+    snprintf(out, TOOL_GRID_BYTES, "%u layers (those with experts: %s) of %u experts", grid->layers,
+             ranges, grid->experts);
+    return out;
+}
+
+sy_grid tool_grid_of(const sy_model_desc *desc)
+{
+    return sy_grid_of(desc->n_layers, desc->n_experts, desc->layer, SY_LAYER_DENSE);
 }
 
 sy_status tool_placement_read(sy_snapshot **out, tool_hash *hash, tool_redis *redis,
-                              const char *model, uint32_t layers, uint32_t experts, sy_error *err)
+                              const char *model, const sy_grid *grid, sy_error *err)
 {
+    sy_grid guessed = *grid;
     sy_status st;
 
     *out = NULL;
@@ -118,8 +143,8 @@ sy_status tool_placement_read(sy_snapshot **out, tool_hash *hash, tool_redis *re
                           model);
         goto out;
     }
-    tool_placement_guess(hash, &layers, &experts);
-    SY_TRY(sy_snapshot_build(out, NULL, hash->entry, hash->n, layers, experts, err));
+    if (guessed.layers == 0 || guessed.experts == 0) tool_placement_guess(&guessed, hash);
+    SY_TRY(sy_snapshot_build(out, NULL, hash->entry, hash->n, &guessed, err));
 out:
     if (st != SY_OK) tool_hash_free(hash);
     return st;

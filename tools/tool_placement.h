@@ -3,11 +3,12 @@
 #ifndef TOOL_PLACEMENT_H
 #define TOOL_PLACEMENT_H
 
+#include "sy_model.h"
 #include "tool_redis.h"
 
 typedef struct tool_spread { /* borrowed during the call */
     const char *model;
-    uint32_t layers, experts;
+    sy_grid grid;
     const char *const *device; /* [n_devices]: "expert-0/cpu:0" */
     size_t n_devices;
     int must_be_new;
@@ -19,14 +20,18 @@ typedef struct tool_spread { /* borrowed during the call */
 SY_MUST_USE sy_status tool_placement_init(tool_redis *redis, const tool_spread *spread,
                                           sy_error *err);
 
-/* The least dimensions that have room for every field that parses, for those that are 0. */
-void tool_placement_guess(const tool_hash *hash, uint32_t *layers, uint32_t *experts);
+/* The least dimensions that have room for every field that parses, for those of grid that are 0.
+ * Where the layers are not known, one that no field speaks for has no experts: a placement in force
+ * covers all that have. */
+void tool_placement_guess(sy_grid *grid, const tool_hash *hash);
 
-/* What a server that starts now would take. layers or experts 0: as many as the fields name. SY_OK:
- * the caller has one reference to *out and ends *hash with tool_hash_free. SY_ENOTFOUND: there is
- * no placement. */
+/* What a server that starts now would take. grid: what is 0 in it is guessed. SY_OK: the caller has
+ * one reference to *out and ends *hash with tool_hash_free. SY_ENOTFOUND: there is no placement. */
 SY_MUST_USE sy_status tool_placement_read(sy_snapshot **out, tool_hash *hash, tool_redis *redis,
-                                          const char *model, uint32_t layers, uint32_t experts,
-                                          sy_error *err);
+                                          const char *model, const sy_grid *grid, sy_error *err);
+/* "61 layers (those with experts: 3-60) of 256 experts". Returns out. */
+#define TOOL_GRID_BYTES 128
+const char *tool_grid_text(char out[TOOL_GRID_BYTES], const sy_grid *grid);
+sy_grid tool_grid_of(const sy_model_desc *desc);
 
 #endif

@@ -151,6 +151,7 @@ out:
 sy_status up_cluster_save(const up_cluster *cluster, sy_error *err)
 {
     char path[UP_PATH_BYTES];
+    char moe_layers[SY_GRID_TEXT_BYTES];
     json_t *processes = json_array();
     json_t *root;
     char *text;
@@ -164,10 +165,12 @@ sy_status up_cluster_save(const up_cluster *cluster, sy_error *err)
                               json_pack("{s:s, s:s, s:s, s:s}", "name", p->name, "tier", p->tier,
                                         "address", p->address, "http", p->http));
     }
-    root = json_pack("{s:s, s:s, s:I, s:I, s:s, s:b, s:o}", "model", cluster->model, "model_dir",
-                     cluster->model_dir, "layers", (json_int_t)cluster->layers, "experts",
-                     (json_int_t)cluster->experts, "redis", cluster->redis, "owns_redis",
-                     cluster->owns_redis, "processes", processes);
+    sy_grid_format(moe_layers, sizeof(moe_layers), &cluster->grid);
+    root =
+        json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:b, s:o}", "model", cluster->model, "model_dir",
+                  cluster->model_dir, "layers", (json_int_t)cluster->grid.layers, "experts",
+                  (json_int_t)cluster->grid.experts, "moe_layers", moe_layers, "redis",
+                  cluster->redis, "owns_redis", cluster->owns_redis, "processes", processes);
     text = json_dumps(root, JSON_INDENT(2));
     json_decref(root);
     if (text == NULL) {
@@ -202,6 +205,18 @@ static int copy_count(uint32_t *out, const json_t *object, const char *key)
     return 1;
 }
 
+static int copy_grid(sy_grid *out, const json_t *object)
+{
+    const json_t *ranges = json_object_get(object, "moe_layers");
+
+    if (!copy_count(&out->layers, object, "layers") ||
+        !copy_count(&out->experts, object, "experts"))
+        return 0;
+    if (ranges == NULL) return 1; /* every layer has experts */
+    return json_is_string(ranges) &&
+           sy_grid_parse(out, json_string_value(ranges), json_string_length(ranges), NULL) == SY_OK;
+}
+
 static int take_description(up_cluster *out, const json_t *root)
 {
     const json_t *processes = json_object_get(root, "processes");
@@ -209,8 +224,7 @@ static int take_description(up_cluster *out, const json_t *root)
 
     if (n > UP_PROCESSES_MAX || !copy_text(out->model, sizeof(out->model), root, "model") ||
         !copy_text(out->model_dir, sizeof(out->model_dir), root, "model_dir") ||
-        !copy_text(out->redis, sizeof(out->redis), root, "redis") ||
-        !copy_count(&out->layers, root, "layers") || !copy_count(&out->experts, root, "experts")) {
+        !copy_text(out->redis, sizeof(out->redis), root, "redis") || !copy_grid(&out->grid, root)) {
         return 0;
     }
     out->owns_redis = json_is_true(json_object_get(root, "owns_redis"));

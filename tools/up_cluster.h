@@ -23,7 +23,7 @@ typedef struct up_cluster {
     char dir[UP_DIR_BYTES]; /* RUNDIR, absolute, no symbolic links */
     char model[128];        /* what it is called */
     char model_dir[UP_PATH_BYTES];
-    uint32_t layers, experts;
+    sy_grid grid;
     char redis[UP_URL_BYTES];
     int owns_redis;     /* the first process is Redis */
     size_t n_processes; /* in the order they are started */

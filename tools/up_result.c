@@ -23,8 +23,7 @@ static void read_hash(char out[20], const up_cluster *cluster)
 
     out[0] = '\0';
     SY_TRY(tool_redis_open(&redis, cluster->redis, REDIS_US, &err));
-    SY_TRY(tool_placement_read(&snapshot, &hash, redis, cluster->model, cluster->layers,
-                               cluster->experts, &err));
+    SY_TRY(tool_placement_read(&snapshot, &hash, redis, cluster->model, &cluster->grid, &err));
     snprintf(out, 20, "%016llx", (unsigned long long)sy_snapshot_hash(snapshot));
 out:
     if (st != SY_OK) sy_log_error(SY_LOG_WARN, &err, "the placement cannot be read");

@@ -23,6 +23,8 @@ extern const sy_kernels sy_kernels_avx512_vnni; /* the same, and VNNI for int8 p
                                 const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin, \
                                 size_t end);                                                       \
     void sy_##isa##_swiglu(float *h, const float *g, const float *u, size_t n);                    \
+    void sy_##isa##_clamped_swiglu(float *h, const float *g, const float *u, float limit,          \
+                                   size_t n);                                                      \
     void sy_##isa##_rmsnorm(float *y, const float *x, const float *w, float eps, size_t n);        \
     void sy_##isa##_softmax(float *x, size_t n);                                                   \
     float sy_##isa##_dot(const float *a, const float *b, size_t n);                                \

@@ -33,6 +33,26 @@ void sy_avx2_swiglu(float *h, const float *g, const float *u, size_t n)
     sy_ref_swiglu(h + i, g + i, u + i, n - i);
 }
 
+/* `minps` and `maxps` return their second operand when either is a NaN. */
+void sy_avx2_clamped_swiglu(float *h, const float *g, const float *u, float limit, size_t n)
+{
+    const __m256 one = _mm256_set1_ps(1.0f);
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    const __m256 slope = _mm256_set1_ps(SY_CLAMPED_SLOPE);
+    const __m256 high = _mm256_set1_ps(limit);
+    const __m256 low = _mm256_set1_ps(-limit);
+    size_t i = 0;
+
+    for (; i + 8 <= n; i += 8) {
+        const __m256 a = _mm256_min_ps(high, _mm256_loadu_ps(g + i));
+        const __m256 b = _mm256_max_ps(low, _mm256_min_ps(high, _mm256_loadu_ps(u + i)));
+        const __m256 e = exp_avx2(_mm256_xor_ps(_mm256_mul_ps(slope, a), sign));
+        const __m256 glu = _mm256_div_ps(a, _mm256_add_ps(one, e));
+        _mm256_storeu_ps(h + i, _mm256_mul_ps(_mm256_add_ps(b, one), glu));
+    }
+    sy_ref_clamped_swiglu(h + i, g + i, u + i, limit, n - i);
+}
+
 void sy_avx2_rmsnorm(float *y, const float *x, const float *w, float eps, size_t n)
 {
     const float r = sy_rms_factor(sy_avx2_dot(x, x, n), eps, n);
@@ -177,6 +197,7 @@ const sy_kernels sy_kernels_avx2 = {
     .round_bf16 = sy_avx2_round_bf16,
     .matmul_bf16 = sy_avx2_matmul_bf16,
     .swiglu = sy_avx2_swiglu,
+    .clamped_swiglu = sy_avx2_clamped_swiglu,
     .rmsnorm = sy_avx2_rmsnorm,
     .softmax = sy_avx2_softmax,
     .dot = sy_avx2_dot,

@@ -30,6 +30,26 @@ void sy_avx512_swiglu(float *h, const float *g, const float *u, size_t n)
     }
 }
 
+/* `minps` and `maxps` return their second operand when either is a NaN. */
+void sy_avx512_clamped_swiglu(float *h, const float *g, const float *u, float limit, size_t n)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+    const __m512 sign = _mm512_set1_ps(-0.0f);
+    const __m512 slope = _mm512_set1_ps(SY_CLAMPED_SLOPE);
+    const __m512 high = _mm512_set1_ps(limit);
+    const __m512 low = _mm512_set1_ps(-limit);
+
+    for (size_t i = 0; i < n; i += WIDTH) {
+        const __mmask16 lanes = lanes_of(n - i);
+        const __m512 a = _mm512_min_ps(high, _mm512_maskz_loadu_ps(lanes, g + i));
+        const __m512 vu = _mm512_min_ps(high, _mm512_maskz_loadu_ps(lanes, u + i));
+        const __m512 b = _mm512_max_ps(low, vu);
+        const __m512 e = exp_avx512(_mm512_xor_ps(_mm512_mul_ps(slope, a), sign));
+        const __m512 glu = _mm512_div_ps(a, _mm512_add_ps(one, e));
+        _mm512_mask_storeu_ps(h + i, lanes, _mm512_mul_ps(_mm512_add_ps(b, one), glu));
+    }
+}
+
 void sy_avx512_rmsnorm(float *y, const float *x, const float *w, float eps, size_t n)
 {
     const __m512 r = _mm512_set1_ps(sy_rms_factor(sy_avx512_dot(x, x, n), eps, n));
@@ -146,12 +166,13 @@ int sy_avx512_all_finite(const float *x, size_t n)
 }
 
 /* Two tables of one name, of which a machine runs one: they differ in int8 products only. */
-#define COMMON                                                                                  \
-    .name = "avx512", .matmul = sy_avx512_matmul, .quantize = sy_avx512_quantize,               \
-    .round_bf16 = sy_avx512_round_bf16, .matmul_bf16 = sy_avx512_matmul_bf16,                   \
-    .swiglu = sy_avx512_swiglu, .rmsnorm = sy_avx512_rmsnorm, .softmax = sy_avx512_softmax,     \
-    .dot = sy_avx512_dot, .axpy = sy_avx512_axpy, .add = sy_avx512_add, .rope = sy_avx512_rope, \
-    .attn_scores = sy_avx512_attn_scores, .attn_values = sy_avx512_attn_values,                 \
+#define COMMON                                                                        \
+    .name = "avx512", .matmul = sy_avx512_matmul, .quantize = sy_avx512_quantize,     \
+    .round_bf16 = sy_avx512_round_bf16, .matmul_bf16 = sy_avx512_matmul_bf16,         \
+    .swiglu = sy_avx512_swiglu, .clamped_swiglu = sy_avx512_clamped_swiglu,           \
+    .rmsnorm = sy_avx512_rmsnorm, .softmax = sy_avx512_softmax, .dot = sy_avx512_dot, \
+    .axpy = sy_avx512_axpy, .add = sy_avx512_add, .rope = sy_avx512_rope,             \
+    .attn_scores = sy_avx512_attn_scores, .attn_values = sy_avx512_attn_values,       \
     .argmax = sy_avx512_argmax, .vexp = sy_avx512_vexp, .all_finite = sy_avx512_all_finite
 
 const sy_kernels sy_kernels_avx512 = {COMMON, .matmul_q8 = sy_avx2_matmul_q8};

@@ -17,6 +17,17 @@ void sy_ref_swiglu(float *h, const float *g, const float *u, size_t n)
     for (size_t i = 0; i < n; i++) h[i] = g[i] / (1.0f + sy_exp_scalar(-g[i])) * u[i];
 }
 
+void sy_ref_clamped_swiglu(float *h, const float *g, const float *u, float limit, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        /* In this order of comparison a NaN passes, as it does through `minps` and `maxps`. */
+        const float a = limit < g[i] ? limit : g[i];
+        const float below = limit < u[i] ? limit : u[i];
+        const float b = -limit > below ? -limit : below;
+        h[i] = (b + 1.0f) * (a / (1.0f + sy_exp_scalar(-(SY_CLAMPED_SLOPE * a))));
+    }
+}
+
 void sy_ref_rmsnorm(float *y, const float *x, const float *w, float eps, size_t n)
 {
     const float r = sy_rms_factor(sy_ref_dot(x, x, n), eps, n);
@@ -101,6 +112,7 @@ const sy_kernels sy_kernels_ref = {
     .round_bf16 = sy_ref_round_bf16,
     .matmul_bf16 = sy_ref_matmul_bf16,
     .swiglu = sy_ref_swiglu,
+    .clamped_swiglu = sy_ref_clamped_swiglu,
     .rmsnorm = sy_ref_rmsnorm,
     .softmax = sy_ref_softmax,
     .dot = sy_ref_dot,

@@ -12,6 +12,8 @@
 /* A block of activations whose largest is below this counts as zeros: 127 / max would overflow. */
 #define SY_ACT_MIN 0x1p-100f
 
+#define SY_CLAMPED_SLOPE 1.702f /* of clamped_swiglu's sigmoid */
+
 #define SY_PARTIALS 16 /* element i of a sum goes to partial i % SY_PARTIALS */
 
 /* Adds the partials pairwise. p is used up. */
@@ -66,6 +68,7 @@ void sy_ref_matmul_bf16(float *y, size_t y_stride, const uint16_t *x, size_t x_s
                         const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin,
                         size_t end);
 void sy_ref_swiglu(float *h, const float *g, const float *u, size_t n);
+void sy_ref_clamped_swiglu(float *h, const float *g, const float *u, float limit, size_t n);
 void sy_ref_rmsnorm(float *y, const float *x, const float *w, float eps, size_t n);
 void sy_ref_softmax(float *x, size_t n);
 float sy_ref_dot(const float *a, const float *b, size_t n);

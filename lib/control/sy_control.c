@@ -414,7 +414,7 @@ static sy_status copy_config(sy_control *self, const sy_control_config *config, 
     if (config->model == NULL) goto out;
     if (config->model[0] == '\0' || sy_key_placement(key, sizeof(key), config->model) != SY_OK) {
         st = sy_error_set(err, SY_EINVAL, "the model's name is empty or too long");
-    } else if (config->layers == 0 || config->experts == 0) {
+    } else if (sy_grid_shards(&config->grid) == 0) {
         st = sy_error_set(err, SY_EINVAL, "the model %s has no experts to place", config->model);
     } else {
         self->config.model = strdup(config->model);
@@ -484,8 +484,7 @@ static sy_status open_watch(sy_control *self)
         .loop = &self->loop,
         .commands = self->commands,
         .model = self->config.model,
-        .layers = self->config.layers,
-        .experts = self->config.experts,
+        .grid = self->config.grid,
         .ctx = self,
         .on_snapshot = on_snapshot,
     };

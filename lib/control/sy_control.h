@@ -40,7 +40,7 @@ typedef struct sy_control_config {
                           primary and its replicas, of which the one that is primary now is used,
                           and one that only reads while there is none; NULL: no Redis */
     const char *model; /* whose placement is followed; NULL: none */
-    uint32_t layers, experts;       /* its dimensions */
+    sy_grid grid;      /* its shards */
     int watch_nodes, watch_routers; /* keep lists of leases */
     /* Routers that have no lease: "dns:///name:port" (every address of the name, asked again every
      * few seconds), "host:port", "unix:/path"; several separated by commas. They are members named
@@ -72,7 +72,7 @@ typedef struct sy_control_config {
  * any thread exists. */
 void sy_control_block_signals(void);
 
-/* Starts the threads. SY_EINVAL: an address does not parse, or a model without dimensions;
+/* Starts the threads. SY_EINVAL: an address does not parse, or a model without experts;
  * SY_EEXISTS: the HTTP port is in use (named). An absent Redis is no failure: it is logged, shown
  * in metrics, and waited for. */
 SY_MUST_USE sy_status sy_control_open(sy_control **out, const sy_control_config *config,

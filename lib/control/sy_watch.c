@@ -131,8 +131,7 @@ static void take_hash(sy_watch *self, const redisReply *hash)
 
         entry[i] = (sy_placement_entry){field->str, field->len, value->str, value->len};
     }
-    if (sy_snapshot_build(&snapshot, self->snapshot, entry, n, self->config.layers,
-                          self->config.experts, &err) == SY_OK) {
+    if (sy_snapshot_build(&snapshot, self->snapshot, entry, n, &self->config.grid, &err) == SY_OK) {
         self->has_content = 1;
         self->content = content;
         take_snapshot(self, snapshot, sy_clock_us() - begin_us);

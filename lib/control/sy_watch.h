@@ -12,7 +12,7 @@ typedef struct sy_watch_config {
     struct uv_loop_s *loop;
     sy_primary *commands; /* borrowed: where the hash is read */
     const char *model;    /* borrowed */
-    uint32_t layers, experts;
+    sy_grid grid;
     void *ctx;
     /* snapshot: owned by the watch until its next change. Also after a change that only concerns
      * refusals, with the epoch of the one before. build_us: what it took to make it of the hash. */

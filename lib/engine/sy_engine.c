@@ -293,7 +293,7 @@ sy_status sy_engine_submit(sy_engine *engine, const sy_gen_params *params, uint6
     sy_status st = check_params(engine, params, err);
 
     if (st != SY_OK) return st;
-    seq = sequence_make(0, params, engine->desc->context);
+    seq = sequence_make(0, params, engine->desc);
     if (seq == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for the request");
     pthread_mutex_lock(&engine->mutex);
     st = enqueue(engine, seq, err);

@@ -106,15 +106,24 @@ static void add_note(sequence *seq, uint8_t note)
     seq->other_weights_rows += (note & SY_MOE_OTHER_WEIGHTS) != 0;
 }
 
-/* Attention, and the call for the MoE block, which is made once the turn has been passed on. The
- * pool is the call's as well, unless the other half computes with it meanwhile. */
-static void start_layer(sy_engine *engine, half *h, uint32_t layer)
+/* What the trunk does of a layer: attention, and the MLP of a dense layer or that beside the
+ * experts of another. */
+static void run_trunk(sy_engine *engine, half *h, uint32_t layer)
 {
+    const sy_trunk *trunk = engine->config.trunk;
     const sy_batch batch = batch_of(h);
+
+    sy_trunk_attention(trunk, h->ws, engine->kv, layer, h->rows.x, &batch);
+    sy_trunk_moe_input(trunk, layer, h->rows.xn, h->rows.x, h->n_rows);
+    sy_trunk_mlp(trunk, h->ws, layer, h->rows.x, h->rows.xn, h->n_rows);
+}
+
+/* The call for the MoE block, which is made once the turn has been passed on. The pool is the
+ * call's as well, unless the other half computes with it meanwhile. */
+static void prepare_call(sy_engine *engine, half *h, uint32_t layer)
+{
     const int divided = engine->half[0].n_rows > 0 && engine->half[1].n_rows > 0;
 
-    sy_trunk_attention(engine->config.trunk, h->ws, engine->kv, layer, h->rows.x, &batch);
-    sy_trunk_moe_input(engine->config.trunk, layer, h->rows.xn, h->rows.x, h->n_rows);
     memset(h->rows.note, 0, h->n_rows);
     h->call = (sy_moe_call){.layer = layer,
                             .n_rows = h->n_rows,
@@ -167,7 +176,9 @@ static void run_half(sy_engine *engine, int id)
     const sy_batch batch = batch_of(h);
     sy_trunk_begin(engine->config.trunk, h->ws, h->rows.x, &batch);
     for (uint32_t layer = 0; layer < engine->desc->n_layers && h->n_rows > 0; layer++) {
-        start_layer(engine, h, layer);
+        run_trunk(engine, h, layer);
+        if (!sy_model_has_experts(engine->desc, layer)) continue;
+        prepare_call(engine, h, layer);
         pass_turn(engine, id);
         ask_experts(h);
         take_turn(engine, id);

@@ -26,7 +26,8 @@ struct sy_moe_local {
     uint16_t *expert; /* [rows,K] */
     float *weight;    /* [rows,K] */
     float *route_scratch;
-    float *out; /* [rows*K,H] */
+    float *scaled; /* [rows,H] and weights of 1, [rows]; NULL: the gate scales what comes out */
+    float *out;    /* [rows*K,H] */
     size_t out_bytes;
     const float **out_row; /* [rows*K] */
     sy_shard_group *group; /* [E] */
@@ -37,10 +38,11 @@ static void free_rows(sy_moe_local *local)
     free(local->expert);
     free(local->weight);
     free(local->route_scratch);
+    free(local->scaled);
     sy_pages_free(local->out, local->out_bytes);
     free(local->out_row);
     local->expert = NULL;
-    local->weight = local->route_scratch = local->out = NULL;
+    local->weight = local->route_scratch = local->scaled = local->out = NULL;
     local->out_row = NULL;
     local->rows = 0;
 }
@@ -54,11 +56,14 @@ static sy_status grow_rows(sy_moe_local *local, uint32_t rows)
     local->expert = malloc(slots * sizeof(*local->expert));
     local->weight = malloc(slots * sizeof(*local->weight));
     local->route_scratch = malloc(sy_router_scratch(local->router, rows) * sizeof(float));
+    if (local->desc->gate.scales_input)
+        local->scaled = malloc(rows * (local->desc->hidden + (size_t)1) * sizeof(float));
     local->out_bytes = slots * local->desc->hidden * sizeof(float);
     local->out = sy_pages_alloc(local->out_bytes);
     local->out_row = malloc(slots * sizeof(*local->out_row));
     if (local->expert == NULL || local->weight == NULL || local->route_scratch == NULL ||
-        local->out == NULL || local->out_row == NULL) {
+        local->out == NULL || local->out_row == NULL ||
+        (local->desc->gate.scales_input && local->scaled == NULL)) {
         free_rows(local);
         return SY_ENOMEM;
     }
@@ -80,16 +85,17 @@ static void load_task(void *arg, size_t i, unsigned thread)
 {
     load_job *job = arg;
     const uint32_t experts = job->local->desc->n_experts;
+    const uint32_t layer = (uint32_t)i / experts, expert = (uint32_t)i % experts;
     sy_error err = {0};
 
     (void)thread;
+    if (!sy_model_has_experts(job->local->desc, layer)) return;
     pthread_mutex_lock(&job->mutex);
     const int stop = job->error.status != SY_OK;
     pthread_mutex_unlock(&job->mutex);
     if (stop) return;
     sy_error_clear(&err);
-    const sy_status st =
-        sy_shard_load(job->local->store, (uint32_t)i / experts, (uint32_t)i % experts, &err);
+    const sy_status st = sy_shard_load(job->local->store, layer, expert, &err);
     pthread_mutex_lock(&job->mutex);
     if (st == SY_OK)
         job->done++;
@@ -103,14 +109,14 @@ static void load_task(void *arg, size_t i, unsigned thread)
 static sy_status load_all(sy_moe_local *local, void (*progress)(void *, uint32_t, uint32_t),
                           void *arg, sy_error *err)
 {
-    load_job job = {.local = local,
-                    .progress = progress,
-                    .progress_arg = arg,
-                    .total = local->desc->n_layers * local->desc->n_experts};
+    const sy_model_desc *desc = local->desc;
+    load_job job = {.local = local, .progress = progress, .progress_arg = arg};
 
+    for (uint32_t layer = 0; layer < desc->n_layers; layer++)
+        if (sy_model_has_experts(desc, layer)) job.total += desc->n_experts;
     sy_error_clear(&job.error);
     pthread_mutex_init(&job.mutex, NULL);
-    sy_pool_run(local->pool, job.total, load_task, &job);
+    sy_pool_run(local->pool, (size_t)desc->n_layers * desc->n_experts, load_task, &job);
     pthread_mutex_destroy(&job.mutex);
     if (job.error.status != SY_OK && err != NULL) *err = job.error;
     return job.error.status;
@@ -184,7 +190,23 @@ static sy_status route_rows(sy_moe_local *local, sy_moe_call *call, uint32_t k)
     return SY_OK;
 }
 
-static sy_status compute_rows(sy_moe_local *local, sy_moe_call *call)
+/* What experts get, and the weights of what they give. */
+typedef struct expert_input {
+    const float *x, *weight;
+} expert_input;
+
+static expert_input make_input(sy_moe_local *local, const sy_moe_call *call)
+{
+    const size_t hidden = local->desc->hidden;
+
+    if (!local->desc->gate.scales_input) return (expert_input){call->x, local->weight};
+    float *ones = local->scaled + call->n_rows * hidden;
+    sy_moe_scale_rows(local->scaled, call->x, local->weight, call->n_rows, hidden);
+    for (uint32_t t = 0; t < call->n_rows; t++) ones[t] = 1.0f;
+    return (expert_input){local->scaled, ones};
+}
+
+static sy_status compute_rows(sy_moe_local *local, sy_moe_call *call, const float *x)
 {
     const sy_plan *plan = &local->plan;
     const size_t hidden = local->desc->hidden;
@@ -195,8 +217,8 @@ static sy_status compute_rows(sy_moe_local *local, sy_moe_call *call)
         local->group[i] = (sy_shard_group){sy_shard_get(local->store, call->layer, e),
                                            plan->group[e], plan->group[e + 1]};
     }
-    st = sy_shard_compute(local->out, call->x, hidden, plan->row_token, local->group,
-                          plan->n_groups, &local->scratch, local->pool, local->kernels);
+    st = sy_shard_compute(local->out, x, hidden, plan->row_token, local->group, plan->n_groups,
+                          &local->scratch, local->pool, local->kernels);
     for (uint32_t i = 0; i < plan->n_groups; i++) sy_shard_put(local->store, local->group[i].shard);
     for (uint32_t r = 0; r < plan->n_rows; r++) local->out_row[r] = local->out + r * hidden;
     return st;
@@ -217,12 +239,13 @@ static sy_status local_layer(void *ctx, sy_moe_call *call)
     sy_moe_mark_bad_rows(call, local->desc->hidden, local->kernels);
     st = route_rows(local, call, k);
     if (st != SY_OK) return st;
+    const expert_input input = make_input(local, call);
     sy_moe_lap(&call->times.route_us, &at);
-    st = sy_plan_build(&local->plan, local->expert, local->weight, call->n_rows, k,
+    st = sy_plan_build(&local->plan, local->expert, input.weight, call->n_rows, k,
                        local->desc->n_experts, &call->error);
     if (st != SY_OK) return st;
     sy_moe_lap(&call->times.dispatch_us, &at);
-    st = compute_rows(local, call);
+    st = compute_rows(local, call, input.x);
     if (st != SY_OK)
         return sy_error_set(&call->error, st, "no memory for %u rows", local->plan.n_rows);
     sy_moe_lap(&call->times.compute_us, &at);

@@ -3,6 +3,13 @@
 
 #include "sy_clock.h"
 
+void sy_moe_scale_rows(float *out, const float *x, const float *weight, uint32_t n_rows,
+                       size_t hidden)
+{
+    for (uint32_t t = 0; t < n_rows; t++)
+        for (size_t i = 0; i < hidden; i++) out[t * hidden + i] = weight[t] * x[t * hidden + i];
+}
+
 uint8_t sy_moe_add_error(sy_moe_call *call, const sy_error *err)
 {
     if (call->n_row_errors < SY_MOE_ERRORS_MAX) call->row_error[call->n_row_errors++] = *err;

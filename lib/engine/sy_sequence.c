@@ -18,15 +18,16 @@ static sy_status copy_stops(sequence *seq, const sy_gen_params *params)
     return SY_OK;
 }
 
-sequence *sequence_make(uint64_t id, const sy_gen_params *params, uint32_t context)
+sequence *sequence_make(uint64_t id, const sy_gen_params *params, const sy_model_desc *desc)
 {
     sequence *seq = calloc(1, sizeof(*seq));
-    const uint32_t room = context - params->n_prompt;
+    const uint32_t room = desc->context - params->n_prompt;
     const uint32_t more = params->max_tokens == 0 ? room : SY_MIN(params->max_tokens, room);
 
     if (seq == NULL) return NULL;
     sy_strbuf_init(&seq->text);
     seq->n_max = params->n_prompt + more;
+    seq->kv.is_long = seq->n_max > desc->rope.original_context;
     seq->token = malloc(sizeof(uint32_t) * seq->n_max);
     if (seq->token == NULL || copy_stops(seq, params) != SY_OK) {
         sequence_free(seq);

@@ -43,7 +43,7 @@ typedef struct drawn {
 } drawn;
 
 /* NULL: no memory. params were checked. */
-sequence *sequence_make(uint64_t id, const sy_gen_params *params, uint32_t context);
+sequence *sequence_make(uint64_t id, const sy_gen_params *params, const sy_model_desc *desc);
 void sequence_free(sequence *seq); /* its pages are given back already; accepts NULL */
 /* Takes the drawn token in, sends its event; 1 when that was the last one of the sequence. */
 int sequence_take(sequence *seq, const drawn *d, const sy_model_desc *desc,

@@ -19,12 +19,16 @@ typedef struct sampler {
     sy_digest_state *digest;
 } sampler;
 
+/* As the file stores it, encoded or not. */
 static void sample(const sampler *s, const sy_tensor *tensor, place where)
 {
-    const uint64_t n = SY_MIN(tensor->bytes, (uint64_t)PLACE_BYTES);
-    const uint64_t at = (tensor->bytes - n) * (uint64_t)where / 2;
+    const uint64_t span = sy_tensor_span(tensor), n = SY_MIN(span, (uint64_t)PLACE_BYTES);
+    const uint64_t at = (span - n) * (uint64_t)where / 2;
 
     sy_digest_add(s->digest, tensor->data + at, (size_t)n);
+    if (tensor->scale != NULL) /* the first factor: a float, or a byte */
+        sy_digest_add(s->digest, tensor->scale,
+                      tensor->encoding == SY_ENCODING_F8_BLOCK ? sizeof(float) : 1);
     sy_tensor_release(tensor);
 }
 
@@ -51,16 +55,20 @@ static sy_status sample_all(void *arg)
 {
     const sampler *s = arg;
     const sy_model_desc *desc = sy_model_describe(s->model);
-    const uint64_t total = (uint64_t)desc->n_layers * desc->n_experts;
-    const uint64_t n = SY_MIN(total, (uint64_t)EXPERTS_MAX);
+    uint32_t layers[SY_LAYERS_MAX], n_layers = 0; /* with experts */
+    uint64_t total, n;
 
     for (int role = SY_ROLE_EMBED; role < SY_ROLE_NORM1; role++) sample_whole(s, (sy_role)role, 0);
     for (uint32_t layer = 0; layer < desc->n_layers; layer++)
         for (int role = SY_ROLE_NORM1; role < SY_ROLE_EXPERT_GATE; role++)
             sample_whole(s, (sy_role)role, layer);
+    for (uint32_t layer = 0; layer < desc->n_layers; layer++)
+        if (sy_model_has_experts(desc, layer)) layers[n_layers++] = layer;
+    total = (uint64_t)n_layers * desc->n_experts;
+    n = SY_MIN(total, (uint64_t)EXPERTS_MAX);
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t shard = i * total / n;
-        sample_expert(s, (uint32_t)(shard / desc->n_experts), (uint32_t)(shard % desc->n_experts));
+        sample_expert(s, layers[shard / desc->n_experts], (uint32_t)(shard % desc->n_experts));
     }
     return SY_OK;
 }

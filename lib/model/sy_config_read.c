@@ -53,14 +53,34 @@ sy_status config_check_uint(uint32_t *out, const config_reader *in, const char *
     return SY_OK;
 }
 
+/* Hunyuan gives some numbers once a layer: all of them must be the same. */
+static sy_status one_of_all(const json_t **value, const char *key, const config_reader *in)
+{
+    const json_t *first = json_array_get(*value, 0);
+
+    if (!in->family->lists_numbers) return SY_OK;
+    for (size_t i = 1; i < json_array_size(*value); i++) {
+        if (!json_equal(first, json_array_get(*value, i)))
+            return sy_error_set(in->err, SY_EINVAL,
+                                "%s[%zu] is not %s[0]: layers that differ are not supported", key,
+                                i, key);
+    }
+    if (json_is_array(*value)) *value = first;
+    return SY_OK;
+}
+
 sy_status config_read_uint_of(uint32_t *out, const config_reader *in, const sy_key *keys,
                               uint32_t min, uint32_t max)
 {
     const json_t *value;
     const char *key;
-    const sy_status st = config_find_alias(&value, &key, in, keys);
+    sy_status st;
 
-    return st == SY_OK ? config_check_uint(out, in, key, value, min, max) : st;
+    SY_TRY(config_find_alias(&value, &key, in, keys));
+    SY_TRY(one_of_all(&value, key, in));
+    st = config_check_uint(out, in, key, value, min, max);
+out:
+    return st;
 }
 
 sy_status config_read_uint(uint32_t *out, const config_reader *in, const char *key, uint32_t max)
@@ -86,10 +106,9 @@ sy_status config_read_float(float *out, const config_reader *in, const char *key
     return SY_OK;
 }
 
-sy_status config_read_bool(int *out, const config_reader *in, const char *key)
+sy_status config_read_bool_of(int *out, const config_reader *in, const char *key,
+                              const json_t *value)
 {
-    const json_t *value = config_member(in->root, key);
-
     if (value == NULL) return SY_OK;
     if (!json_is_boolean(value)) {
         return sy_error_set(in->err, SY_EINVAL, "%s is %s, where true or false is needed", key,
@@ -97,6 +116,19 @@ sy_status config_read_bool(int *out, const config_reader *in, const char *key)
     }
     *out = json_is_true(value);
     return SY_OK;
+}
+
+sy_status config_read_bool(int *out, const config_reader *in, const char *key)
+{
+    return config_read_bool_of(out, in, key, config_member(in->root, key));
+}
+
+int config_is_off(const json_t *value)
+{
+    return value == NULL || json_is_false(value) ||
+           (json_is_number(value) && json_number_value(value) == 0.0) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
 }
 
 sy_status config_check_choice(const config_reader *in, const char *key, const char *const *choices)

@@ -9,7 +9,8 @@ struct json_t; /* jansson's */
 
 /* Every function below reads from here, and reports here. */
 typedef struct config_reader {
-    const struct json_t *root;
+    const struct json_t *file; /* all of it */
+    const struct json_t *root; /* the model's settings: file, or a part of it */
     const sy_family *family;
     sy_error *err;
 } config_reader;
@@ -35,8 +36,32 @@ SY_MUST_USE sy_status config_read_bool(int *out, const config_reader *in, const 
 SY_MUST_USE sy_status config_check_choice(const config_reader *in, const char *key,
                                           const char *const *choices);
 
-/* rope_theta, what part of a head rotates, and rope_scaling or rope_parameters. desc->head_dim and
- * desc->context are set; the context grows where the scaling says so. */
+SY_MUST_USE sy_status config_read_bool_of(int *out, const config_reader *in, const char *key,
+                                          const struct json_t *value);
+
+/* The parts of a configuration, in this order. Each sets its fields of desc from what the ones
+ * before have set. */
+
+/* Options that would change what is computed and that nothing here implements are refused; also how
+ * the files are encoded, and which layers are left alone. sy_config_check.c */
+SY_MUST_USE sy_status config_check_options(const config_reader *in, sy_model_desc *desc);
+/* Heads, their sizes, latents, norms, clipping and biases. sy_config_attention.c */
+SY_MUST_USE sy_status config_read_heads(const config_reader *in, sy_model_desc *desc);
+/* rope_theta, what part of a head rotates, and rope_scaling or rope_parameters; the context grows
+ * where the scaling says so. sy_config_rope.c */
 SY_MUST_USE sy_status config_read_rope(const config_reader *in, sy_model_desc *desc);
+/* attention_scale. sy_config_attention.c */
+SY_MUST_USE sy_status config_read_scale(const config_reader *in, sy_model_desc *desc);
+/* Which layers are dense, and what is beside the experts of the others. sy_config_layers.c */
+SY_MUST_USE sy_status config_read_layers(const config_reader *in, sy_model_desc *desc);
+/* How far the attention of each layer reaches. sy_config_windows.c */
+SY_MUST_USE sy_status config_read_windows(const config_reader *in, sy_model_desc *desc);
+/* sy_config_gate.c */
+SY_MUST_USE sy_status config_read_gate(const config_reader *in, sy_model_desc *desc);
+/* Granite's factors. sy_config_attention.c */
+SY_MUST_USE sy_status config_read_multipliers(const config_reader *in, sy_model_desc *desc);
+
+/* True for null, false, 0 and empty containers: an option that is switched off. */
+int config_is_off(const struct json_t *value);
 
 #endif

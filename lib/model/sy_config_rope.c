@@ -126,6 +126,83 @@ out:
     return st;
 }
 
+/* Hunyuan's has one base for all lengths. The general one differs from no scaling only past
+ * max_position_embeddings, where nothing is served. */
+static sy_status read_dynamic(const rope_reader *r, sy_model_desc *desc)
+{
+    const double d = desc->rotary_dim;
+    float alpha = 1.0f;
+    sy_status st;
+
+    SY_TRY(read_number(&alpha, r, "alpha", 0));
+    if (alpha < 1.0f || (alpha != 1.0f && desc->rotary_dim <= 2))
+        return sy_error_set(r->in->err, SY_EINVAL, "%s.alpha is %g: it must be 1 or more", r->key,
+                            (double)alpha);
+    if (alpha != 1.0f)
+        desc->rope_theta = (float)((double)desc->rope_theta * pow((double)alpha, d / (d - 2.0)));
+out:
+    return st;
+}
+
+/* One factor for each pair. */
+static sy_status read_factors(float *out, const rope_reader *r, const char *name, uint32_t n)
+{
+    const json_t *list = config_member(r->object, name);
+    char key[KEY_BYTES];
+
+    snprintf(key, sizeof(key), "%s.%s", r->key, name);
+    if (!json_is_array(list) || json_array_size(list) != n)
+        return sy_error_set(r->in->err, SY_EINVAL,
+                            "%s must be a list of %" PRIu32 " numbers, one for each pair", key, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const sy_status st =
+            config_read_float(&out[i], r->in, key, json_array_get(list, i), FLT_MAX, 0);
+
+        if (st != SY_OK) return st;
+    }
+    return SY_OK;
+}
+
+/* original_max_position_embeddings may stand beside the dictionary. */
+static sy_status read_long_original(const rope_reader *r, sy_model_desc *desc)
+{
+    const json_t *outer = config_member(r->in->root, "original_max_position_embeddings");
+    const sy_status st = read_original(r, desc, outer == NULL);
+
+    if (st != SY_OK || config_member(r->object, "original_max_position_embeddings") != NULL)
+        return st;
+    return config_check_uint(&desc->rope.original_context, r->in,
+                             "original_max_position_embeddings", outer, 1, SY_CONTEXT_MAX);
+}
+
+/* Phi-3.5-MoE's own factors, or the one of the paper (arXiv:2402.13753), sqrt(1 + ln s / ln L). */
+static sy_status read_long(const rope_reader *r, sy_model_desc *desc)
+{
+    sy_rope_desc *rope = &desc->rope;
+    const uint32_t pairs = desc->rotary_dim / 2;
+    double growth;
+    sy_status st;
+
+    if (pairs > SY_ROPE_PAIRS_MAX)
+        return sy_error_set(r->in->err, SY_EINVAL,
+                            "%" PRIu32 " pairs of each head rotate: longrope is supported for %u",
+                            pairs, SY_ROPE_PAIRS_MAX);
+    rope->type = SY_ROPE_LONG;
+    SY_TRY(read_long_original(r, desc));
+    SY_TRY(read_factors(rope->short_factor, r, "short_factor", pairs));
+    SY_TRY(read_factors(rope->long_factor, r, "long_factor", pairs));
+    rope->factor = (float)desc->context / (float)rope->original_context;
+    SY_TRY(read_number(&rope->factor, r, "factor", 0));
+    growth = log((double)rope->factor) / log((double)rope->original_context);
+    rope->attention_factor = rope->factor > 1.0f && growth > 0.0 ? (float)sqrt(1.0 + growth) : 1.0f;
+    SY_TRY(read_number(&rope->attention_factor, r, "attention_factor", 0));
+    rope->long_attention_factor = rope->attention_factor;
+    SY_TRY(read_number(&rope->attention_factor, r, "short_mscale", 0));
+    SY_TRY(read_number(&rope->long_attention_factor, r, "long_mscale", 0));
+out:
+    return st;
+}
+
 /* The scaling's name; NULL: none is asked for. */
 static sy_status read_type(const char **type, const rope_reader *r)
 {
@@ -173,6 +250,8 @@ static sy_status read_scaling(const config_reader *in, const char *key, sy_model
     if (type == NULL) return SY_OK;
     if (rope->type != SY_ROPE_PLAIN)
         return sy_error_set(in->err, SY_EINVAL, "rope_scaling and %s both ask for a scaling", key);
+    if (strcmp(type, "dynamic") == 0) return read_dynamic(&r, desc);
+    if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0) return read_long(&r, desc);
     if (strcmp(type, "linear") == 0)
         rope->type = SY_ROPE_LINEAR;
     else if (strcmp(type, "llama3") == 0)
@@ -181,8 +260,8 @@ static sy_status read_scaling(const config_reader *in, const char *key, sy_model
         rope->type = SY_ROPE_YARN;
     else
         return sy_error_set(in->err, SY_EINVAL,
-                            "%s.rope_type \"%.64s\" is not supported; default, linear, llama3 and "
-                            "yarn are",
+                            "%s.rope_type \"%.64s\" is not supported; default, linear, llama3, "
+                            "yarn, longrope and dynamic are",
                             key, type);
     SY_TRY(require_number(&rope->factor, &r, "factor"));
     if (rope->factor < 1.0f)
@@ -214,6 +293,11 @@ out:
     return st;
 }
 
+static int rotates_part(const config_reader *in)
+{
+    return (in->family->reads & SY_READS_PART) != 0;
+}
+
 /* The part of each head as a factor, under one of its keys; *rotary_dim keeps its value when there
  * is none. */
 static sy_status read_part(uint32_t *rotary_dim, const config_reader *in, const json_t *object,
@@ -224,7 +308,7 @@ static sy_status read_part(uint32_t *rotary_dim, const config_reader *in, const 
     const sy_status st = config_read_float(&factor, in, key, value, 1.0, 0);
 
     if (st != SY_OK || value == NULL) return st;
-    if (!in->family->rotates_part && factor != 1.0f)
+    if (!rotates_part(in) && factor != 1.0f)
         return sy_error_set(in->err, SY_EINVAL,
                             "%s is %g, but %s rotates whole heads: it must be 1", key,
                             (double)factor, in->family->name);
@@ -238,13 +322,14 @@ static sy_status read_rotary_dim(const config_reader *in, sy_model_desc *desc)
     const json_t *value = config_member(in->root, "rotary_dim");
     sy_status st;
 
+    if (desc->mla.kv_rank > 0) return SY_OK; /* qk_rope_head_dim has been read */
     desc->rotary_dim = desc->head_dim;
     SY_TRY(read_part(&desc->rotary_dim, in, in->root, "partial_rotary_factor", desc->head_dim));
     SY_TRY(read_part(&desc->rotary_dim, in, config_member(in->root, "rope_scaling"),
                      "rope_scaling.partial_rotary_factor", desc->head_dim));
     SY_TRY(read_part(&desc->rotary_dim, in, config_member(in->root, "rope_parameters"),
                      "rope_parameters.partial_rotary_factor", desc->head_dim));
-    if (value != NULL && in->family->rotates_part)
+    if (value != NULL && rotates_part(in))
         SY_TRY(config_check_uint(&desc->rotary_dim, in, "rotary_dim", value, 2, desc->head_dim));
     if (desc->rotary_dim < 2 || desc->rotary_dim % 2 != 0)
         return sy_error_set(in->err, SY_EINVAL,
@@ -260,6 +345,8 @@ sy_status config_read_rope(const config_reader *in, sy_model_desc *desc)
     sy_status st;
 
     desc->rope = (sy_rope_desc){.factor = 1.0f, .attention_factor = 1.0f};
+    desc->rope.interleaved = in->family->rope_interleaved;
+    SY_TRY(config_read_bool(&desc->rope.interleaved, in, "rope_interleave"));
     SY_TRY(read_theta(in, desc));
     SY_TRY(read_rotary_dim(in, desc));
     SY_TRY(read_scaling(in, "rope_scaling", desc));

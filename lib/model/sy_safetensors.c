@@ -385,18 +385,3 @@ const sy_tensor *sy_safetensors_find(const sy_safetensors *file, const char *nam
 
     return found != NULL ? *found : NULL;
 }
-
-void sy_tensor_release(const sy_tensor *tensor)
-{
-    sy_tensor_release_part(tensor, 0, tensor->bytes);
-}
-
-void sy_tensor_release_part(const sy_tensor *tensor, uint64_t begin, uint64_t end)
-{
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t first = ((uintptr_t)tensor->data + begin + page - 1) / page * page;
-    const uintptr_t last = ((uintptr_t)tensor->data + end) / page * page;
-
-    if (first < last)
-        madvise((void *)first, last - first, MADV_DONTNEED); /* only advice: failure costs memory */
-}

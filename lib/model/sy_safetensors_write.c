@@ -56,7 +56,8 @@ static sy_status entry_bytes(uint64_t *out, const planned *item, sy_error *err)
 static sy_status check_entry(planned *item, const sy_st_entry *entry, sy_error *err)
 {
     item->entry = entry;
-    item->dtype = sy_st_dtype_of(entry->dtype);
+    item->dtype = entry->dtype_name != NULL ? sy_st_dtype_by_name(entry->dtype_name)
+                                            : sy_st_dtype_of(entry->dtype);
     if (entry->name == NULL || entry->name[0] == '\0' || strlen(entry->name) > SY_TENSOR_NAME_MAX ||
         strcmp(entry->name, SY_ST_METADATA_KEY) == 0) {
         return sy_error_set(

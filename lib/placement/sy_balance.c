@@ -20,11 +20,16 @@
 static sy_status check_holders(const sy_balance_input *input, size_t at, uint32_t *seen,
                                sy_error *err)
 {
-    const size_t layer = at / input->experts, expert = at % input->experts;
+    const size_t layer = at / input->grid.experts, expert = at % input->grid.experts;
 
     if (input->offset[at + 1] < input->offset[at])
         return sy_error_set(err, SY_EINVAL, "the offsets of holders fall at %zu/%zu", layer,
                             expert);
+    if (!sy_grid_has(&input->grid, (uint32_t)layer) &&
+        (input->offset[at + 1] > input->offset[at] || input->load[at] > 0.0)) {
+        return sy_error_set(err, SY_EINVAL, "%zu/%zu: layer %zu has no experts", layer, expert,
+                            layer);
+    }
     for (uint32_t i = input->offset[at]; i < input->offset[at + 1]; i++) {
         const uint32_t d = input->holder[i];
 
@@ -42,14 +47,14 @@ static sy_status check_holders(const sy_balance_input *input, size_t at, uint32_
 
 static sy_status check_input(const sy_balance_input *input, sy_error *err)
 {
-    const size_t n_all = (size_t)input->layers * input->experts;
+    const size_t n_all = (size_t)input->grid.layers * input->grid.experts;
     uint32_t *seen = NULL;
     sy_status st = SY_OK;
 
-    if (input->layers == 0 || input->layers > SY_BALANCE_LAYERS_MAX || input->experts == 0 ||
-        input->experts > SY_BALANCE_EXPERTS_MAX) {
+    if (input->grid.layers == 0 || input->grid.layers > SY_BALANCE_LAYERS_MAX ||
+        input->grid.experts == 0 || input->grid.experts > SY_BALANCE_EXPERTS_MAX) {
         return sy_error_set(err, SY_EINVAL, "%u layers of %u experts: at most %u of %u",
-                            input->layers, input->experts, SY_BALANCE_LAYERS_MAX,
+                            input->grid.layers, input->grid.experts, SY_BALANCE_LAYERS_MAX,
                             SY_BALANCE_EXPERTS_MAX);
     }
     if (input->n_devices == 0 || input->n_devices > SY_BALANCE_DEVICES_MAX) {
@@ -61,7 +66,7 @@ static sy_status check_input(const sy_balance_input *input, sy_error *err)
     for (size_t at = 0; at < n_all; at++) {
         if (!(input->load[at] >= 0.0) || input->load[at] > 1e300 / SY_BALANCE_EXPERTS_MAX) {
             st = sy_error_set(err, SY_EINVAL, "the load of %zu/%zu is no number that can be added",
-                              at / input->experts, at % input->experts);
+                              at / input->grid.experts, at % input->grid.experts);
             goto out;
         }
         SY_TRY(check_holders(input, at, seen, err));
@@ -93,11 +98,11 @@ static sy_status number_nodes(sy_bal_problem *problem, sy_error *err)
 static sy_status open_problem(sy_bal_problem *problem, const sy_balance_input *input,
                               const sy_balance_options *options, sy_error *err)
 {
-    const size_t n_all = (size_t)input->layers * input->experts;
+    const size_t n_all = (size_t)input->grid.layers * input->grid.experts;
     sy_status st;
 
     *problem = (sy_bal_problem){.input = input, .options = *options, .n_loads_max = UINT64_MAX};
-    problem->world.n_experts = input->experts;
+    problem->world.n_experts = input->grid.experts;
     problem->world.n_devices = input->n_devices;
     if (options->replicas_max == 0) problem->options.replicas_max = SY_TARGETS_MAX;
     if (options->min_replicas > problem->options.replicas_max) {
@@ -118,8 +123,8 @@ static sy_status open_problem(sy_bal_problem *problem, const sy_balance_input *i
     problem->world.min_nodes = SY_MIN(options->min_replicas, problem->world.n_nodes);
     SY_TRY(sy_bal_share_slots(problem, err));
     SY_TRY(sy_bal_list_lost(problem, err));
-    problem->states = calloc(input->layers, sizeof(*problem->states));
-    problem->chosen = calloc(input->layers, sizeof(*problem->chosen));
+    problem->states = calloc(input->grid.layers, sizeof(*problem->states));
+    problem->chosen = calloc(input->grid.layers, sizeof(*problem->chosen));
     if (problem->states == NULL || problem->chosen == NULL ||
         !sy_bal_layer_open(&problem->work, &problem->world)) {
         st = sy_error_set(err, SY_ENOMEM, "no memory to balance");
@@ -131,7 +136,7 @@ out:
 static void close_problem(sy_bal_problem *problem)
 {
     if (problem->states != NULL)
-        for (uint32_t layer = 0; layer < problem->input->layers; layer++)
+        for (uint32_t layer = 0; layer < problem->input->grid.layers; layer++)
             sy_bal_states_free(&problem->states[layer]);
     free(problem->states);
     free(problem->chosen);
@@ -177,6 +182,11 @@ static sy_status look_at_layer(sy_balance_layer *out, sy_bal_problem *problem, u
     uint32_t n_left;
 
     sy_bal_take_layer(problem, layer);
+    if (!sy_grid_has(&problem->input->grid, layer)) {
+        out->verdict = SY_BALANCE_NO_EXPERTS;
+        if (!sy_bal_states_push(states, work)) goto no_memory; /* it holds nothing */
+        return SY_OK;
+    }
     out->mean = work->mean;
     out->before = sy_bal_max(work);
     n_left = sy_bal_repair(problem, layer);
@@ -207,15 +217,15 @@ static sy_status make_plan(sy_balance_plan *out, const sy_balance_input *input,
     memset(out, 0, sizeof(*out));
     SY_TRY(check_input(input, err));
     SY_TRY(open_problem(&problem, input, options, err));
-    out->layers = input->layers;
-    out->experts = input->experts;
+    out->layers = input->grid.layers;
+    out->experts = input->grid.experts;
     out->min_nodes = problem.world.min_nodes;
-    out->layer = calloc(input->layers, sizeof(*out->layer));
+    out->layer = calloc(input->grid.layers, sizeof(*out->layer));
     if (out->layer == NULL) {
         st = sy_error_set(err, SY_ENOMEM, "no memory to balance");
         goto out;
     }
-    for (uint32_t layer = 0; layer < input->layers; layer++)
+    for (uint32_t layer = 0; layer < input->grid.layers; layer++)
         SY_TRY(look_at_layer(&out->layer[layer], &problem, layer, err));
     sy_bal_choose(&problem, out);
     SY_TRY(sy_bal_report(out, &problem, err));

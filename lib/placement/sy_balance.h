@@ -10,7 +10,7 @@
 #ifndef SY_BALANCE_H
 #define SY_BALANCE_H
 
-#include "sy_status.h"
+#include "sy_grid.h"
 
 #define SY_BALANCE_LAYERS_MAX  1024u
 #define SY_BALANCE_EXPERTS_MAX 4096u
@@ -23,7 +23,8 @@ typedef struct sy_balance_device {
 } sy_balance_device;
 
 typedef struct sy_balance_input { /* borrowed during the call */
-    uint32_t layers, experts, n_devices;
+    sy_grid grid;                 /* layers without experts stay as they are: no load, no holders */
+    uint32_t n_devices;
     const sy_balance_device *device; /* [n_devices] */
     const double *load;              /* [layers, experts]; finite, not negative, any unit */
     /* The placement there is: the holders of expert e of layer l are
@@ -55,6 +56,7 @@ typedef struct sy_balance_options {
 typedef enum sy_balance_verdict {
     SY_BALANCE_EVEN,        /* nothing better was found */
     SY_BALANCE_NO_LOAD,     /* no load was seen in this layer: nothing to go by */
+    SY_BALANCE_NO_EXPERTS,  /* the layer has none */
     SY_BALANCE_IMPROVED,    /* and nothing better was found than what is planned */
     SY_BALANCE_TOO_LITTLE,  /* something (still) better exists, but gains less than min_gain */
     SY_BALANCE_OVER_BUDGET, /* something (still) better exists, but is more than the budget */
@@ -121,7 +123,8 @@ typedef struct sy_balance_plan {
  * that gain the most for each byte, as long as the budget lasts. No layer's busiest device gets
  * more than `base`; a device that holds more than its slots already gets nothing more. SY_OK: the
  * caller ends *out with sy_balance_plan_free. SY_EINVAL: a size, index or load is out of range, a
- * device twice among an expert's holders, no device, min_replicas above replicas_max; SY_ENOMEM. */
+ * device twice among an expert's holders, load or holders in a layer without experts, no device,
+ * min_replicas above replicas_max; SY_ENOMEM. */
 SY_MUST_USE sy_status sy_balance(sy_balance_plan *out, const sy_balance_input *input,
                                  const sy_balance_options *options, sy_error *err);
 void sy_balance_plan_free(sy_balance_plan *plan);    /* accepts a zeroed one */

@@ -7,14 +7,19 @@
 
 /* ---- slots ---- */
 
-/* Slots that raising every layer to the level takes. */
-static uint64_t cost_of_level(const uint32_t *cap, uint32_t layers, uint32_t n_devices,
-                              uint32_t level)
+/* The layers that have experts, among which slots are shared out. */
+typedef struct shared {
+    uint32_t *layer; /* [n] */
+    uint32_t n, n_devices, n_experts;
+} shared;
+
+/* Slots of one device (cap: its column) that raising every layer to the level takes. */
+static uint64_t cost_of_level(const uint32_t *cap, const shared *among, uint32_t level)
 {
     uint64_t n = 0;
 
-    for (uint32_t layer = 0; layer < layers; layer++) {
-        const uint32_t has = cap[(size_t)layer * n_devices];
+    for (uint32_t i = 0; i < among->n; i++) {
+        const uint32_t has = cap[(size_t)among->layer[i] * among->n_devices];
 
         if (has < level) n += level - has;
     }
@@ -24,53 +29,66 @@ static uint64_t cost_of_level(const uint32_t *cap, uint32_t layers, uint32_t n_d
 /* Shares the free slots of one device out, the layers with the fewest first, none above experts: it
  * would hold one twice. What is left when all are level goes one each to layers counted from
  * `begin`, another one for each device: so leftovers are even over layers as well. */
-static void raise_lowest(uint32_t *cap, uint32_t layers, uint32_t n_devices, uint32_t n_free,
-                         uint32_t begin, uint32_t experts)
+static void raise_lowest(uint32_t *cap, const shared *among, uint32_t n_free, uint32_t begin)
 {
-    uint32_t level = 0, above = experts + 1;
+    uint32_t level = 0, above = among->n_experts + 1;
 
     while (above - level > 1) {
         const uint32_t middle = level + (above - level) / 2;
 
-        if (cost_of_level(cap, layers, n_devices, middle) <= n_free) {
+        if (cost_of_level(cap, among, middle) <= n_free) {
             level = middle;
         } else {
             above = middle;
         }
     }
-    n_free -= (uint32_t)cost_of_level(cap, layers, n_devices, level);
-    for (uint32_t i = 0; i < layers; i++) {
-        uint32_t *const to = &cap[(size_t)((begin + i) % layers) * n_devices];
+    n_free -= (uint32_t)cost_of_level(cap, among, level);
+    for (uint32_t i = 0; i < among->n; i++) {
+        const uint32_t layer = among->layer[(begin + i) % among->n];
+        uint32_t *const to = &cap[(size_t)layer * among->n_devices];
 
         if (*to > level) continue;
         *to = level;
-        if (n_free == 0 || level == experts) continue;
+        if (n_free == 0 || level == among->n_experts) continue;
         ++*to;
         n_free--;
     }
 }
 
+static void share_device(uint32_t *cap, const sy_balance_input *input, const shared *among,
+                         uint32_t d)
+{
+    const uint32_t slots = SY_MIN(input->device[d].slots, among->n * among->n_experts);
+    uint32_t n_used = 0;
+
+    for (uint32_t i = 0; i < among->n; i++)
+        n_used += cap[(size_t)among->layer[i] * among->n_devices + d];
+    if (slots <= n_used) return;
+    raise_lowest(cap + d, among, slots - n_used,
+                 (uint32_t)((uint64_t)d * (slots % among->n) % among->n));
+}
+
 sy_status sy_bal_share_slots(sy_bal_problem *problem, sy_error *err)
 {
     const sy_balance_input *const input = problem->input;
-    const uint32_t layers = input->layers, n_devices = input->n_devices;
-    uint32_t *cap = calloc((size_t)layers * n_devices, sizeof(*cap));
+    const uint32_t layers = input->grid.layers, n_devices = input->n_devices;
+    shared among = {.n_devices = n_devices, .n_experts = input->grid.experts};
 
-    problem->cap = cap;
-    if (cap == NULL) return sy_error_set(err, SY_ENOMEM, "no memory to balance");
-    for (size_t at = 0; at < (size_t)layers * input->experts; at++)
+    problem->cap = calloc((size_t)layers * n_devices, sizeof(*problem->cap));
+    among.layer = calloc(layers, sizeof(*among.layer));
+    if (problem->cap == NULL || among.layer == NULL) {
+        free(among.layer);
+        return sy_error_set(err, SY_ENOMEM, "no memory to balance");
+    }
+    for (uint32_t layer = 0; layer < layers; layer++)
+        if (sy_grid_has(&input->grid, layer)) among.layer[among.n++] = layer;
+    for (size_t at = 0; at < (size_t)layers * input->grid.experts; at++)
         for (uint32_t i = input->offset[at]; i < input->offset[at + 1]; i++)
             if (input->holder[i] != SY_BALANCE_GONE)
-                cap[at / input->experts * n_devices + input->holder[i]]++;
-    for (uint32_t d = 0; d < n_devices; d++) {
-        const uint32_t slots = SY_MIN(input->device[d].slots, layers * input->experts);
-        uint32_t n_used = 0;
-
-        for (uint32_t layer = 0; layer < layers; layer++) n_used += cap[layer * n_devices + d];
-        if (slots <= n_used) continue;
-        raise_lowest(cap + d, layers, n_devices, slots - n_used,
-                     (uint32_t)((uint64_t)d * (slots % layers) % layers), input->experts);
-    }
+                problem->cap[at / input->grid.experts * n_devices + input->holder[i]]++;
+    for (uint32_t d = 0; d < n_devices && among.n > 0; d++)
+        share_device(problem->cap, input, &among, d);
+    free(among.layer);
     return SY_OK;
 }
 
@@ -93,7 +111,7 @@ static void take_pinned(sy_bal_layer *work, const sy_balance_input *input, size_
 void sy_bal_take_layer(sy_bal_problem *problem, uint32_t layer)
 {
     const sy_balance_input *const input = problem->input;
-    const uint32_t n_devices = input->n_devices, n_experts = input->experts;
+    const uint32_t n_devices = input->n_devices, n_experts = input->grid.experts;
     const size_t first = (size_t)layer * n_experts;
     sy_bal_layer *const work = &problem->work;
 
@@ -149,6 +167,7 @@ static need need_of(const sy_bal_problem *problem, size_t at)
     uint32_t n_gone = 0;
     need out = {0};
 
+    if (!sy_grid_has(&input->grid, (uint32_t)(at / input->grid.experts))) return out;
     if (input->pinned != NULL && input->pinned[at]) return out;
     for (uint32_t i = input->offset[at]; i < input->offset[at + 1]; i++)
         n_gone += input->holder[i] == SY_BALANCE_GONE;
@@ -164,7 +183,7 @@ static need need_of(const sy_bal_problem *problem, size_t at)
 sy_status sy_bal_list_lost(sy_bal_problem *problem, sy_error *err)
 {
     const sy_balance_input *const input = problem->input;
-    const size_t n_all = (size_t)input->layers * input->experts;
+    const size_t n_all = (size_t)input->grid.layers * input->grid.experts;
     size_t n_places = 0;
     uint64_t n_left = problem->n_loads_max;
 
@@ -178,8 +197,8 @@ sy_status sy_bal_list_lost(sy_bal_problem *problem, sy_error *err)
             const int is_last = i == 0 && what.has_none;
 
             problem->lost[problem->n_lost++] =
-                (sy_bal_lost){.layer = (uint32_t)(at / input->experts),
-                              .expert = (uint32_t)(at % input->experts),
+                (sy_bal_lost){.layer = (uint32_t)(at / input->grid.experts),
+                              .expert = (uint32_t)(at % input->grid.experts),
                               .load = input->load[at],
                               .is_last = is_last,
                               .is_short = !is_last && i < what.n_missing};

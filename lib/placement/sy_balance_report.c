@@ -34,7 +34,7 @@ static int is_pinned(const sy_balance_input *input, size_t at)
 /* The planned holders of an expert that is not pinned. */
 static const uint32_t *planned(const sy_bal_problem *problem, size_t at, uint32_t *n)
 {
-    const uint32_t n_experts = problem->input->experts;
+    const uint32_t n_experts = problem->input->grid.experts;
     const size_t layer = at / n_experts, e = at % n_experts;
     const sy_bal_state *const state = &problem->states[layer].item[problem->chosen[layer]];
 
@@ -107,12 +107,12 @@ enum {
 static uint8_t *mark_lost(const sy_bal_problem *problem)
 {
     const sy_balance_input *const input = problem->input;
-    uint8_t *bits = calloc((size_t)input->layers * input->experts, 1);
+    uint8_t *bits = calloc((size_t)input->grid.layers * input->grid.experts, 1);
 
     if (bits == NULL) return NULL;
     for (size_t i = 0; i < problem->n_lost; i++) {
         const sy_bal_lost *const lost = &problem->lost[i];
-        uint8_t *const to = &bits[(size_t)lost->layer * input->experts + lost->expert];
+        uint8_t *const to = &bits[(size_t)lost->layer * input->grid.experts + lost->expert];
 
         *to |= WAS_LOST;
         if (lost->is_last) *to |= WAS_LAST;
@@ -142,8 +142,8 @@ static int compare(sy_balance_change *out, const sy_balance_plan *plan,
     const uint32_t n_after = plan->offset[at + 1] - plan->offset[at];
     uint32_t n_gone = 0;
 
-    *out = (sy_balance_change){.layer = (uint32_t)(at / input->experts),
-                               .expert = (uint32_t)(at % input->experts),
+    *out = (sy_balance_change){.layer = (uint32_t)(at / input->grid.experts),
+                               .expert = (uint32_t)(at % input->grid.experts),
                                .load = input->load[at]};
     for (uint32_t i = 0; i < n_after; i++) out->n_loads += !holds(before, n_before, after[i]);
     for (uint32_t i = 0; i < n_before; i++) {
@@ -196,6 +196,7 @@ static sy_status fill_changes(sy_balance_plan *plan, const sy_bal_problem *probl
         sy_balance_change *const change = &plan->change[plan->n_changes];
 
         if (is_pinned(input, at)) continue;
+        if (!sy_grid_has(&input->grid, (uint32_t)(at / input->grid.experts))) continue;
         plan->n_lost += (marks[at] & WAS_LAST) != 0;
         plan->n_lost_left += plan->offset[at + 1] == plan->offset[at];
         count_short(plan, problem, at);

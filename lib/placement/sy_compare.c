@@ -40,8 +40,7 @@ sy_status sy_placement_compare(sy_placement_cost *out, const sy_snapshot *before
     const uint32_t experts = sy_snapshot_experts(after);
 
     memset(out, 0, sizeof(*out));
-    if (before != NULL &&
-        (sy_snapshot_layers(before) != layers || sy_snapshot_experts(before) != experts)) {
+    if (before != NULL && !sy_grid_is_same(sy_snapshot_grid(before), sy_snapshot_grid(after))) {
         return SY_EINVAL;
     }
     for (uint32_t layer = 0; layer < layers; layer++) {

@@ -82,8 +82,8 @@ static sy_status read_index(int32_t *out, piece p, const char *what, uint32_t n,
     return SY_OK;
 }
 
-sy_status sy_field_parse(sy_field *out, const char *text, size_t n, uint32_t layers,
-                         uint32_t experts, sy_error *err)
+sy_status sy_field_parse(sy_field *out, const char *text, size_t n, const sy_grid *grid,
+                         sy_error *err)
 {
     const piece whole = {text, n};
     char shown[SHOWN_BYTES];
@@ -93,7 +93,7 @@ sy_status sy_field_parse(sy_field *out, const char *text, size_t n, uint32_t lay
     sy_status st;
 
     *out = (sy_field){SY_ANY, SY_ANY};
-    if (layers == 0 || experts == 0) {
+    if (grid->layers == 0 || grid->experts == 0) {
         return sy_error_set(err, SY_EINVAL, "the model has no experts to place");
     }
     if (!cut_at(&layer, &expert, whole, '/')) {
@@ -102,8 +102,9 @@ sy_status sy_field_parse(sy_field *out, const char *text, size_t n, uint32_t lay
                             "3/* or */*",
                             show(shown, whole));
     }
-    SY_TRY(read_index(&field.layer, layer, "layer", layers, err));
-    SY_TRY(read_index(&field.expert, expert, "expert", experts, err));
+    SY_TRY(read_index(&field.layer, layer, "layer", grid->layers, err));
+    SY_TRY(read_index(&field.expert, expert, "expert", grid->experts, err));
+    if (field.layer != SY_ANY) SY_TRY(sy_grid_check(grid, (uint32_t)field.layer, err));
     *out = field;
 out:
     return st;

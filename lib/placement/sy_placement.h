@@ -8,7 +8,7 @@
 #ifndef SY_PLACEMENT_H
 #define SY_PLACEMENT_H
 
-#include "sy_status.h"
+#include "sy_grid.h"
 
 #define SY_TARGETS_MAX         16 /* per field */
 #define SY_DEVICE_BYTES        16
@@ -33,10 +33,11 @@ typedef struct sy_target_list {
     sy_target target[SY_TARGETS_MAX];
 } sy_target_list;
 
-/* layers, experts: the model's dimensions; an index past them is refused. Text need not be
- * NUL-terminated and may hold any bytes. Errors (all SY_EINVAL) are sentences for an operator. */
-SY_MUST_USE sy_status sy_field_parse(sy_field *out, const char *text, size_t n, uint32_t layers,
-                                     uint32_t experts, sy_error *err);
+/* grid: the model's shards; an index past them, or a layer without experts, is refused. Text need
+ * not be NUL-terminated and may hold any bytes. Errors (all SY_EINVAL) are sentences for an
+ * operator. */
+SY_MUST_USE sy_status sy_field_parse(sy_field *out, const char *text, size_t n, const sy_grid *grid,
+                                     sy_error *err);
 SY_MUST_USE sy_status sy_targets_parse(sy_target_list *out, const char *text, size_t n,
                                        sy_error *err);
 /* "3/17", "*" + "/17"; and the value's canonical text: the same targets in the same order, one
@@ -61,16 +62,18 @@ typedef struct sy_refusal {  /* printable ASCII: other bytes are shown as \xNN *
     char why[256];
 } sy_refusal;
 
-/* Builds the snapshot after `previous` (NULL: the first) from the whole hash, in any order. A field
- * that does not parse, is out of range, or leaves nothing but shadows is refused for itself alone:
- * the last good value of that very field stays in force (none, if there was none) and the refusal
- * is recorded. Refused as a whole are an empty hash when previous has any target, and one that
- * leaves some expert of some layer without a target when previous is complete: the result then has
+/* Builds the snapshot after `previous` (NULL: the first) from the whole hash, in any order. Fields
+ * with stars speak for layers that have experts, and for no others. A field
+ * that does not parse, names what the model has not, or leaves nothing but shadows is refused for
+ * itself alone: the last good value of that very field stays in force (none, if there was none) and
+ * the refusal is recorded. Refused as a whole are an empty hash when previous has any target, and
+ * one that leaves some expert without a target when previous is complete: the result then has
  * previous' targets and, before refusals of single fields, one with field "". The first snapshot
- * may be incomplete. SY_EINVAL: the dimensions, or previous is of others; SY_ENOMEM. */
+ * may be incomplete. SY_EINVAL: the dimensions, no layer with experts, or previous is of another
+ * grid; SY_ENOMEM. */
 SY_MUST_USE sy_status sy_snapshot_build(sy_snapshot **out, const sy_snapshot *previous,
                                         const sy_placement_entry *entry, size_t n_entries,
-                                        uint32_t layers, uint32_t experts, sy_error *err);
+                                        const sy_grid *grid, sy_error *err);
 sy_snapshot *sy_snapshot_ref(sy_snapshot *snapshot);
 void sy_snapshot_unref(sy_snapshot *snapshot); /* accepts NULL */
 uint64_t sy_snapshot_epoch(
@@ -80,10 +83,11 @@ uint64_t sy_snapshot_epoch(
  *     sy_splitmix64(FNV-1a(TARGETS) ^ sy_splitmix64(LAYER * 2^32 + EXPERT))
  * where TARGETS is the list's text as sy_targets_format writes it. */
 uint64_t sy_snapshot_hash(const sy_snapshot *snapshot);
+const sy_grid *sy_snapshot_grid(const sy_snapshot *snapshot); /* lives as long as the snapshot */
 uint32_t sy_snapshot_layers(const sy_snapshot *snapshot);
 uint32_t sy_snapshot_experts(const sy_snapshot *snapshot);
-/* The targets in force, after wildcards; NULL when none: never a list of length 0. Lives as long as
- * the snapshot. */
+/* The targets in force, after wildcards; NULL when none, as for a layer without experts: never a
+ * list of length 0. Lives as long as the snapshot. */
 const sy_target_list *sy_snapshot_targets(const sy_snapshot *snapshot, uint32_t layer,
                                           uint32_t expert);
 /* Equal lists are stored once and numbered 1..sy_snapshot_lists. The number of the list in force
@@ -95,7 +99,7 @@ const sy_target_list *sy_snapshot_list(const sy_snapshot *snapshot, uint32_t num
  * before, or like one seen in the same build, is known by its text. */
 uint32_t sy_snapshot_parsed(const sy_snapshot *snapshot);
 int sy_snapshot_complete(
-    const sy_snapshot *snapshot); /* every expert of every layer has a target */
+    const sy_snapshot *snapshot); /* every expert of every layer with experts has a target */
 size_t sy_snapshot_missing(const sy_snapshot *snapshot, uint32_t *layer,
                            uint32_t *expert); /* count; the first one */
 size_t sy_snapshot_refusals(const sy_snapshot *snapshot);
@@ -124,9 +128,9 @@ typedef struct sy_placement_cost {
     uint32_t n_drops;   /* pairs that were wanted and are not any more */
     uint64_t load_bytes;
 } sy_placement_cost;
-/* From one placement to another of the same dimensions (before NULL: from nothing). each: called in
+/* From one placement to another of the same grid (before NULL: from nothing). each: called in
  * order for every expert that differs, with its targets before and after (NULL: none); may be NULL.
- * SY_EINVAL: other dimensions. */
+ * SY_EINVAL: another grid. */
 SY_MUST_USE sy_status sy_placement_compare(sy_placement_cost *out, const sy_snapshot *before,
                                            const sy_snapshot *after, uint64_t shard_bytes,
                                            void (*each)(void *arg, uint32_t layer, uint32_t expert,
@@ -135,11 +139,11 @@ SY_MUST_USE sy_status sy_placement_compare(sy_placement_cost *out, const sy_snap
                                            void *arg);
 
 /* ---- the default placement ---- */
-/* Spreads experts over nodes evenly: expert e of layer l goes to device (e + l) % n_devices.
- * devices: "expert-0/cpu:0". Calls put() for each field; stops at its first failure and returns it.
- * SY_EINVAL: no device, or one that is not NODE/DEVICE. */
+/* Spreads experts over nodes evenly: expert e of the i-th layer that has experts goes to device
+ * (e + i) % n_devices. devices: "expert-0/cpu:0". Calls put() for each field; stops at its first
+ * failure and returns it. SY_EINVAL: no device, or one that is not NODE/DEVICE. */
 SY_MUST_USE sy_status
-sy_placement_spread(uint32_t layers, uint32_t experts, const char *const *devices, size_t n_devices,
+sy_placement_spread(const sy_grid *grid, const char *const *devices, size_t n_devices,
                     sy_status (*put)(void *arg, const char *field, const char *value), void *arg);
 
 #endif

@@ -21,10 +21,10 @@
 /* List numbers begin at 1; 0 says "no value". */
 struct sy_snapshot {
     _Atomic uint32_t n_refs;
-    uint32_t layers, experts;
+    sy_grid grid;
     uint64_t epoch, hash;
     uint32_t *cell;     /* [layers + 1][experts + 1]; row and column 0 are "*" */
-    uint32_t *in_force; /* [layers][experts] */
+    uint32_t *in_force; /* [layers][experts]; 0 for layers without experts */
     sy_lists lists;     /* those that some cell holds */
     uint8_t *is_used;   /* [lists.n + 1], by number: in force for some expert */
     uint32_t n_parsed;
@@ -36,12 +36,13 @@ struct sy_snapshot {
 
 static size_t n_cells(const sy_snapshot *self)
 {
-    return ((size_t)self->layers + 1) * ((size_t)self->experts + 1);
+    return ((size_t)self->grid.layers + 1) * ((size_t)self->grid.experts + 1);
 }
 
-static size_t n_experts_in_all(const sy_snapshot *self)
+/* Places for experts, those of layers without any among them. */
+static size_t n_places(const sy_snapshot *self)
 {
-    return (size_t)self->layers * self->experts;
+    return (size_t)self->grid.layers * self->grid.experts;
 }
 
 static uint32_t *cell_at(const sy_snapshot *self, int32_t layer, int32_t expert)
@@ -49,7 +50,7 @@ static uint32_t *cell_at(const sy_snapshot *self, int32_t layer, int32_t expert)
     const size_t row = (size_t)(layer - SY_ANY);
     const size_t column = (size_t)(expert - SY_ANY);
 
-    return &self->cell[row * ((size_t)self->experts + 1) + column];
+    return &self->cell[row * ((size_t)self->grid.experts + 1) + column];
 }
 
 /* ---- building ---- */
@@ -104,8 +105,7 @@ static sy_status take_entry(sy_snapshot *self, const sy_snapshot *previous,
     sy_error why;
     sy_status st;
 
-    if (sy_field_parse(&field, entry->field, entry->field_len, self->layers, self->experts, &why) !=
-        SY_OK) {
+    if (sy_field_parse(&field, entry->field, entry->field_len, &self->grid, &why) != SY_OK) {
         return refuse(self, entry, why.message, "");
     }
     if (previous != NULL) before = *cell_at(previous, field.layer, field.expert);
@@ -137,11 +137,12 @@ static uint32_t resolve(const sy_snapshot *self, uint32_t layer, uint32_t expert
 
 static void resolve_all(sy_snapshot *self)
 {
-    uint32_t *to = self->in_force;
-
     self->n_missing = 0;
-    for (uint32_t layer = 0; layer < self->layers; layer++) {
-        for (uint32_t expert = 0; expert < self->experts; expert++) {
+    for (uint32_t layer = 0; layer < self->grid.layers; layer++) {
+        uint32_t *to = self->in_force + (size_t)layer * self->grid.experts;
+
+        if (!sy_grid_has(&self->grid, layer)) continue;
+        for (uint32_t expert = 0; expert < self->grid.experts; expert++) {
             *to = resolve(self, layer, expert);
             if (*to++ != 0) continue;
             if (self->n_missing == 0) {
@@ -157,14 +158,15 @@ static void resolve_all(sy_snapshot *self)
  * a deleted hash, or a deletion too many, must not stop what is being served. */
 static sy_status guard_coverage(sy_snapshot *self, const sy_snapshot *previous, size_t n_entries)
 {
+    const uint64_t n_all = sy_grid_shards(&self->grid);
     char why[160];
 
     if (previous == NULL) return SY_OK;
-    if (n_entries == 0 && previous->n_missing < n_experts_in_all(self)) {
+    if (n_entries == 0 && previous->n_missing < n_all) {
         snprintf(why, sizeof(why), "the hash is deleted or empty");
     } else if (self->n_missing > 0 && previous->n_missing == 0) {
-        snprintf(why, sizeof(why), "%zu of %zu experts would have no target, the first is %u/%u",
-                 self->n_missing, n_experts_in_all(self), self->missing_layer,
+        snprintf(why, sizeof(why), "%zu of %llu experts would have no target, the first is %u/%u",
+                 self->n_missing, (unsigned long long)n_all, self->missing_layer,
                  self->missing_expert);
     } else {
         return SY_OK;
@@ -186,7 +188,7 @@ static sy_status drop_old_lists(sy_snapshot *self)
     number[0] = 0;
     sy_lists_keep(&self->lists, number);
     for (size_t i = 0; i < n_cells(self); i++) self->cell[i] = number[self->cell[i]];
-    for (size_t i = 0; i < n_experts_in_all(self); i++) {
+    for (size_t i = 0; i < n_places(self); i++) {
         self->in_force[i] = number[self->in_force[i]];
     }
     free(number);
@@ -199,8 +201,8 @@ static sy_status finish(sy_snapshot *self, const sy_snapshot *previous)
 
     self->is_used = calloc((size_t)self->lists.n + 1, 1);
     if (self->is_used == NULL) return SY_ENOMEM;
-    for (uint32_t layer = 0; layer < self->layers; layer++) {
-        for (uint32_t expert = 0; expert < self->experts; expert++, at++) {
+    for (uint32_t layer = 0; layer < self->grid.layers; layer++) {
+        for (uint32_t expert = 0; expert < self->grid.experts; expert++, at++) {
             const uint64_t place = sy_splitmix64((uint64_t)layer << 32 | expert);
 
             if (*at == 0) continue;
@@ -222,8 +224,7 @@ static int compare_refusals(const void *a, const void *b)
     return order != 0 ? order : strcmp(x->value, y->value); /* fields that are cut may be equal */
 }
 
-static sy_status open_snapshot(sy_snapshot **out, const sy_snapshot *previous, uint32_t layers,
-                               uint32_t experts)
+static sy_status open_snapshot(sy_snapshot **out, const sy_snapshot *previous, const sy_grid *grid)
 {
     sy_snapshot *self = calloc(1, sizeof(*self));
     sy_status st = SY_ENOMEM;
@@ -231,10 +232,9 @@ static sy_status open_snapshot(sy_snapshot **out, const sy_snapshot *previous, u
     *out = NULL;
     if (self == NULL) return SY_ENOMEM;
     atomic_init(&self->n_refs, 1);
-    self->layers = layers;
-    self->experts = experts;
+    self->grid = *grid;
     self->cell = calloc(n_cells(self), sizeof(*self->cell));
-    self->in_force = calloc(n_experts_in_all(self), sizeof(*self->in_force));
+    self->in_force = calloc(n_places(self), sizeof(*self->in_force));
     if (self->cell == NULL || self->in_force == NULL) goto out;
     if (previous != NULL) SY_TRY(sy_lists_share(&self->lists, &previous->lists));
     *out = self;
@@ -245,9 +245,10 @@ out:
 }
 
 sy_status sy_snapshot_build(sy_snapshot **out, const sy_snapshot *previous,
-                            const sy_placement_entry *entry, size_t n_entries, uint32_t layers,
-                            uint32_t experts, sy_error *err)
+                            const sy_placement_entry *entry, size_t n_entries, const sy_grid *grid,
+                            sy_error *err)
 {
+    const uint32_t layers = grid->layers, experts = grid->experts;
     sy_snapshot *self = NULL;
     sy_status st;
 
@@ -257,10 +258,12 @@ sy_status sy_snapshot_build(sy_snapshot **out, const sy_snapshot *previous,
         return sy_error_set(err, SY_EINVAL, "a model of %u layers with %u experts cannot be placed",
                             layers, experts);
     }
-    if (previous != NULL && (previous->layers != layers || previous->experts != experts)) {
+    if (sy_grid_shards(grid) == 0)
+        return sy_error_set(err, SY_EINVAL, "no layer of the model has experts to place");
+    if (previous != NULL && !sy_grid_is_same(&previous->grid, grid)) {
         return sy_error_set(err, SY_EINVAL, "the snapshot before is of another model");
     }
-    SY_TRY(open_snapshot(&self, previous, layers, experts));
+    SY_TRY(open_snapshot(&self, previous, grid));
     for (size_t i = 0; i < n_entries; i++) SY_TRY(take_entry(self, previous, &entry[i]));
     resolve_all(self);
     SY_TRY(guard_coverage(self, previous, n_entries));
@@ -307,20 +310,25 @@ uint64_t sy_snapshot_hash(const sy_snapshot *snapshot)
     return snapshot->hash;
 }
 
+const sy_grid *sy_snapshot_grid(const sy_snapshot *snapshot)
+{
+    return &snapshot->grid;
+}
+
 uint32_t sy_snapshot_layers(const sy_snapshot *snapshot)
 {
-    return snapshot->layers;
+    return snapshot->grid.layers;
 }
 
 uint32_t sy_snapshot_experts(const sy_snapshot *snapshot)
 {
-    return snapshot->experts;
+    return snapshot->grid.experts;
 }
 
 uint32_t sy_snapshot_list_of(const sy_snapshot *snapshot, uint32_t layer, uint32_t expert)
 {
-    if (layer >= snapshot->layers || expert >= snapshot->experts) return 0;
-    return snapshot->in_force[(size_t)layer * snapshot->experts + expert];
+    if (layer >= snapshot->grid.layers || expert >= snapshot->grid.experts) return 0;
+    return snapshot->in_force[(size_t)layer * snapshot->grid.experts + expert];
 }
 
 uint32_t sy_snapshot_lists(const sy_snapshot *snapshot)

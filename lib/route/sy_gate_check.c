@@ -69,6 +69,7 @@ sy_status sy_gate_check(const sy_gate_desc *gate, uint32_t n_experts, uint32_t k
     switch (gate->score) {
     case SY_GATE_SOFTMAX:
     case SY_GATE_SIGMOID:
+    case SY_GATE_SIGMOID_CHOSEN:
     case SY_GATE_SOFTMAX_CHOSEN: break;
     case SY_GATE_SPARSEMIXER:
         if (k <= 2 && gate->n_group <= 1) break;
@@ -77,6 +78,10 @@ sy_status sy_gate_check(const sy_gate_desc *gate, uint32_t n_experts, uint32_t k
                             "for %u in %u groups",
                             k, gate->n_group);
     default: return sy_error_set(err, SY_EINVAL, "there is no gate of kind %d", (int)gate->score);
+    }
+    if (gate->scales_input && k != 1) {
+        return sy_error_set(err, SY_EINVAL,
+                            "the gate scales the input of an expert: a token takes 1, not %u", k);
     }
     SY_TRY(check_numbers(gate, err));
     if (gate->n_group > 0) {

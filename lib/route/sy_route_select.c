@@ -131,6 +131,7 @@ void sy_route_select(uint16_t *expert, float *weight, float *logits, const float
         for (uint32_t i = 0; i < k; i++) weight[i] = logits[expert[i]];
     }
     if (gate->score == SY_GATE_SOFTMAX_CHOSEN) kernels->softmax(weight, k);
+    if (gate->score == SY_GATE_SIGMOID_CHOSEN) sigmoid(weight, k, kernels);
     if (renormalise) renormalise_weights(weight, k, gate);
     for (uint32_t i = 0; i < k; i++) weight[i] *= gate->scale;
 }

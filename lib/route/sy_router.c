@@ -12,8 +12,9 @@ struct sy_router {
     uint32_t n_layers, hidden, n_experts, top_k;
     uint64_t bytes;
     float *bias;        /* [n_layers, E], for the choice of experts; NULL: the family has none */
+    float *logit_bias;  /* [n_layers, E], part of the logits; NULL: the family has none */
     void *data;         /* every layer's panels, each at a cache line */
-    sy_panels panels[]; /* [n_layers] */
+    sy_panels panels[]; /* [n_layers]; data NULL: the layer has no experts */
 };
 
 static size_t line_up(size_t n)
@@ -30,6 +31,7 @@ static sy_status plan_panels(sy_router *self, const sy_model *model, sy_error *e
         sy_panels *panels = &self->panels[layer];
         size_t bytes;
 
+        if (!sy_model_has_experts(sy_model_describe(model), layer)) continue;
         if (tensor == NULL || tensor->n_elements != (uint64_t)self->n_experts * self->hidden) {
             return sy_error_set(err, SY_EINVAL, "layer %u: there is no gate of %u x %u", layer,
                                 self->n_experts, self->hidden);
@@ -46,7 +48,7 @@ static sy_status plan_panels(sy_router *self, const sy_model *model, sy_error *e
 }
 
 typedef struct gate_load {
-    void *dst;
+    void *dst, *rows; /* packed; as they are stored */
     const sy_tensor *tensor;
     const sy_panels *shape;
 } gate_load;
@@ -57,8 +59,30 @@ static sy_status pack_gate(void *arg)
     const gate_load *load = arg;
     const sy_panels *shape = load->shape;
 
-    sy_panels_pack(load->dst, load->tensor->data, shape->dtype, shape->n, shape->k, 0,
+    sy_tensor_read(load->rows, load->tensor, 0, shape->n);
+    sy_panels_pack(load->dst, load->rows, shape->dtype, shape->n, shape->k, 0,
                    sy_panels_count(shape->n));
+    return SY_OK;
+}
+
+static sy_status load_gate(sy_router *self, const sy_model *model, uint32_t layer, void *dst,
+                           sy_error *err)
+{
+    sy_panels *panels = &self->panels[layer];
+    gate_load load = {
+        .dst = dst, .tensor = sy_model_tensor(model, SY_ROLE_GATE, layer, 0), .shape = panels};
+    sy_status st;
+
+    load.rows = malloc(panels->n * sy_tensor_row_bytes(load.tensor));
+    if (load.rows == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for a gate");
+    st = sy_map_guard(pack_gate, &load, err);
+    free(load.rows);
+    if (st != SY_OK) {
+        sy_error_prefix(err, "%s", load.tensor->name);
+        sy_error_where(err, NULL, (int32_t)layer, -1, NULL);
+        return st;
+    }
+    panels->data = dst;
     return SY_OK;
 }
 
@@ -73,17 +97,11 @@ static sy_status load_gates(sy_router *self, const sy_model *model, sy_error *er
     }
     next = self->data;
     for (uint32_t layer = 0; layer < self->n_layers; layer++) {
-        sy_panels *panels = &self->panels[layer];
-        gate_load load = {
-            .dst = next, .tensor = sy_model_tensor(model, SY_ROLE_GATE, layer, 0), .shape = panels};
-        const sy_status st = sy_map_guard(pack_gate, &load, err);
+        const sy_panels *panels = &self->panels[layer];
 
-        if (st != SY_OK) {
-            sy_error_prefix(err, "%s", load.tensor->name);
-            sy_error_where(err, NULL, (int32_t)layer, -1, NULL);
-            return st;
-        }
-        panels->data = next;
+        if (panels->n == 0) continue;
+        const sy_status st = load_gate(self, model, layer, next, err);
+        if (st != SY_OK) return st;
         next += line_up(sy_panels_bytes(panels->dtype, panels->n, panels->k));
     }
     return SY_OK;
@@ -94,29 +112,39 @@ typedef struct bias_load {
     const sy_tensor *tensor;
 } bias_load;
 
-/* Runs under sy_map_guard. */
+/* Runs under sy_map_guard. Element by element: they need not lie side by side. */
 static sy_status widen_bias(void *arg)
 {
     const bias_load *load = arg;
     const sy_tensor *t = load->tensor;
 
-    if (!sy_dtype_all_finite(t->data, t->dtype, t->n_elements)) return SY_EDATALOSS;
-    sy_dtype_widen(load->dst, t->data, t->dtype, t->n_elements);
+    for (uint64_t i = 0; i < t->n_elements; i++) {
+        uint8_t element[sizeof(float)];
+
+        sy_tensor_read(element, t, i, 1);
+        if (!sy_dtype_all_finite(element, t->dtype, 1)) return SY_EDATALOSS;
+        sy_dtype_widen(load->dst + i, element, t->dtype, 1);
+    }
     return SY_OK;
 }
 
-/* A family has a bias in every layer or in none: the model has checked their shapes. */
-static sy_status load_biases(sy_router *self, const sy_model *model, sy_error *err)
+/* A family has a bias in every layer with experts or in none: the model has checked their shapes.
+ * *bias: [n_layers, E], or NULL: it has none. */
+static sy_status load_biases(float **bias, sy_router *self, const sy_model *model, sy_role role,
+                             sy_error *err)
 {
-    const size_t bytes = (size_t)self->n_layers * self->n_experts * sizeof(float);
+    const size_t n = (size_t)self->n_layers * self->n_experts;
 
-    if (sy_model_tensor(model, SY_ROLE_GATE_BIAS, 0, 0) == NULL) return SY_OK;
-    self->bias = malloc(bytes);
-    if (self->bias == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for a router");
-    self->bytes += bytes;
     for (uint32_t layer = 0; layer < self->n_layers; layer++) {
-        bias_load load = {self->bias + (size_t)layer * self->n_experts,
-                          sy_model_tensor(model, SY_ROLE_GATE_BIAS, layer, 0)};
+        bias_load load = {.tensor = sy_model_tensor(model, role, layer, 0)};
+
+        if (load.tensor == NULL) continue;
+        if (*bias == NULL) {
+            *bias = calloc(n, sizeof(**bias));
+            self->bytes += n * sizeof(**bias);
+        }
+        if (*bias == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for a router");
+        load.dst = *bias + (size_t)layer * self->n_experts;
         if (sy_map_guard(widen_bias, &load, NULL) == SY_OK) continue;
         sy_error_set(err, SY_EDATALOSS, "%s: the file was cut, or a value is not a finite number",
                      load.tensor->name);
@@ -152,7 +180,8 @@ sy_status sy_router_open(sy_router **out, const sy_model *model, const sy_kernel
     self->top_k = desc->top_k;
     SY_TRY(plan_panels(self, model, err));
     SY_TRY(load_gates(self, model, err));
-    SY_TRY(load_biases(self, model, err));
+    SY_TRY(load_biases(&self->bias, self, model, SY_ROLE_GATE_BIAS, err));
+    SY_TRY(load_biases(&self->logit_bias, self, model, SY_ROLE_GATE_LOGIT_BIAS, err));
     *out = self;
     self = NULL;
 out:
@@ -164,6 +193,7 @@ void sy_router_close(sy_router *router)
 {
     if (router == NULL) return;
     free(router->bias);
+    free(router->logit_bias);
     free(router->data);
     free(router);
 }
@@ -217,6 +247,9 @@ sy_status sy_route(const sy_router *router, uint32_t layer, uint16_t *expert, fl
         return sy_error_set(err, SY_EINVAL, "there is no layer %u, the model has %u", layer,
                             router->n_layers);
     }
+    if (router->panels[layer].n == 0) {
+        return sy_error_set(err, SY_EINVAL, "layer %u has no experts", layer);
+    }
     if (options != NULL && options->experts_per_token != 0) {
         k = options->experts_per_token;
         if (k > router->top_k) {
@@ -232,6 +265,8 @@ sy_status sy_route(const sy_router *router, uint32_t layer, uint16_t *expert, fl
     for (uint32_t t = 0; t < n_tokens; t++) {
         float *logits = scratch + (size_t)t * E;
 
+        if (router->logit_bias != NULL)
+            kernels->add(logits, router->logit_bias + (size_t)layer * E, E);
         if (!kernels->all_finite(logits, E)) {
             if (bad_row != NULL) *bad_row = t;
             return refuse_row(router, x + (size_t)t * H, layer, t, err);

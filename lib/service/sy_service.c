@@ -132,6 +132,14 @@ sy_status sy_service_check_model(const char *served, const char *asked, sy_error
     return SY_ENOTFOUND;
 }
 
+sy_status sy_service_refuse_dense(uint32_t layer, sy_error *err)
+{
+    sy_error_set(err, SY_EINVAL,
+                 "layer: %u has no experts; the model's description says which layers have", layer);
+    sy_error_where(err, "LAYER_HAS_NO_EXPERTS", (int32_t)layer, -1, NULL);
+    return SY_EINVAL;
+}
+
 /* ---- readiness: control thread ---- */
 
 static void set_health(sy_service *service, int serving)

@@ -35,7 +35,7 @@ typedef struct sy_service_config {
     const char *arithmetic;                   /* announced */
     sy_server_config
         server; /* methods, service_names; addresses and limits come from the options */
-    sy_control_config control; /* layers, experts, watch_*, callbacks, ctx; addresses come from the
+    sy_control_config control; /* grid, watch_*, callbacks, ctx; addresses come from the
                                   options; model, on_signal and ready are set by the service */
     const char *model;
     int (*ready)(void *ctx, sy_strbuf *why); /* ctx: control.ctx. Asked on the control thread, every
@@ -73,6 +73,8 @@ void sy_service_close(sy_service *service);
 void sy_service_refuse(sy_call *call, sy_status st, const char *text);
 /* SY_ENOTFOUND (MODEL_UNKNOWN) unless asked is "" or the model served here. */
 sy_status sy_service_check_model(const char *served, const char *asked, sy_error *err);
+/* SY_EINVAL (LAYER_HAS_NO_EXPERTS): what was asked of the layer is a matter of experts. */
+sy_status sy_service_refuse_dense(uint32_t layer, sy_error *err);
 /* "error: TEXT" on stderr and the exit code for a failed start: 2 for usage, 1 otherwise, 0 for
  * SY_ECANCELLED (help). */
 int sy_service_exit_code(const sy_error *err, const char *program);

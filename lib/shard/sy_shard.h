@@ -1,6 +1,7 @@
 /* sy_shard.h - expert weights and their computation, wherever they run: the same code serves the
  * expert nodes and the embedded single process. A shard is one expert of one layer: gate, up and
- * down matrices, packed in column panels in one allocation of its own. No network, no placement. */
+ * down matrices, packed in column panels, and their biases where the family has them, in one
+ * allocation of its own. Layers without experts have no shards. No network, no placement. */
 #ifndef SY_SHARD_H
 #define SY_SHARD_H
 
@@ -12,7 +13,8 @@
 /* What a shard is, whoever holds it. Two holders whose identities are equal give the same bits. */
 typedef struct sy_shard_identity {
     uint64_t content; /* XXH3 64 of the bytes of gate, up, down as they are held, row-major in this
-                         order: the checkpoint's own, or those rows rounded to blocks */
+                         order, then of their biases: the checkpoint's own weights, as they read,
+                         or those rows rounded to blocks */
     uint64_t probe;   /* XXH3 64 of its output (fp32) for one fixed row that every build knows
                          (sy_shard_identity.c); 0: not probed */
 } sy_shard_identity;
@@ -20,9 +22,12 @@ typedef struct sy_shard_identity {
 typedef struct sy_shard {
     uint32_t layer, expert;
     sy_shard_identity identity;
-    sy_activations activations; /* what rows are rounded to before each product */
-    sy_panels gate, up;         /* [F,H] */
-    sy_panels down;             /* [H,F] */
+    sy_activations activations;                   /* what rows are rounded to before each product */
+    sy_panels gate, up;                           /* [F,H] */
+    sy_panels down;                               /* [H,F] */
+    const float *gate_bias, *up_bias, *down_bias; /* [F], [F], [H]; NULL: it has none */
+    sy_mlp_form mlp;                              /* what lies between those and down */
+    float mlp_limit;
     uint64_t bytes;
 } sy_shard; /* immutable, reference-counted inside the store */
 
@@ -42,16 +47,21 @@ void sy_shard_store_close(sy_shard_store *store); /* nobody holds a shard any mo
 SY_MUST_USE sy_status sy_shard_load(sy_shard_store *store, uint32_t layer, uint32_t expert,
                                     sy_error *err);
 /* ---- loading in pieces: from files or from another node, at any pace ---- */
-/* Of gate, up, down: how their bytes lie, row after row. What the checkpoint stores is one form,
- * what a store with rounded weights holds, exports and takes from others is another. */
+/* The parts of a shard are gate, up, down and, where it has them, the biases of gate, up, down:
+ * each a matrix of one column of f32, whatever the checkpoint stores. */
+enum { SY_SHARD_MATRICES = 3, SY_SHARD_PARTS_MAX = 6 };
+/* How the bytes of the parts lie, row after row. What the checkpoint stores, as sy_tensor_read
+ * gives it, is one form, what a store with rounded weights holds, exports and takes from others is
+ * another. */
 typedef struct sy_shard_form {
-    sy_dtype dtype[3];
-    uint32_t rows[3], cols[3];
+    uint32_t n; /* 3, or 6 with biases; 0: there is no such shard */
+    sy_dtype dtype[SY_SHARD_PARTS_MAX];
+    uint32_t rows[SY_SHARD_PARTS_MAX], cols[SY_SHARD_PARTS_MAX];
 } sy_shard_form;
-/* weights: as sy_precision has it; SY_DTYPE_NONE: the checkpoint's form. */
+/* weights: as sy_precision has it; SY_DTYPE_NONE: the checkpoint's form. layer, expert: any. */
 void sy_shard_form_of(sy_shard_form *out, const sy_model *model, sy_dtype weights, uint32_t layer,
                       uint32_t expert);
-/* Of gate, up, down, one after the other; 0 when a form is so large that they overflow. */
+/* Of all parts, one after the other; 0 when there are none, or so large that they overflow. */
 uint64_t sy_shard_form_bytes(const sy_shard_form *form);
 
 typedef struct sy_shard_builder sy_shard_builder; /* one thread at a time */
@@ -127,10 +137,12 @@ typedef struct sy_shard_scratch {
 void sy_shard_scratch_free(sy_shard_scratch *scratch);
 
 /* y[i] = Down(silu(Gate x) * (Up x)) with x = row x_row[i] (x_row NULL: row i), for the rows of
- * every group; rows in no group are not written. The groups' shards are of one store; with its
- * rounded activations x is rounded once a row, and silu(Gate x) * (Up x) before Down. Each element
- * is one chain of fused multiply-adds (sy_kernels.h): neither the pool, nor what else is in the
- * batch, changes a bit. x: [.,H] rows x_stride floats apart; y: [R,H] packed. SY_ENOMEM. */
+ * every group; rows in no group are not written. In place of silu(g) * u is what the family has
+ * there (sy_mlp_form); biases, where there are some, are added to what each matrix gives. The
+ * groups' shards are of one store; with its rounded activations x is rounded once a row, and what
+ * goes into Down before Down. Each element is one chain of fused multiply-adds (sy_kernels.h):
+ * neither the pool, nor what else is in the batch, changes a bit. x: [.,H] rows x_stride floats
+ * apart; y: [R,H] packed. SY_ENOMEM. */
 SY_MUST_USE sy_status sy_shard_compute(float *y, const float *x, size_t x_stride,
                                        const uint32_t *x_row, const sy_shard_group *groups,
                                        size_t n_groups, sy_shard_scratch *scratch, sy_pool *pool,

@@ -1,7 +1,7 @@
 /* sy_shard_build.c - a shard from its bytes, in steps that the caller paces. Bytes are rounded, if
  * the store's format is another than theirs, and packed as soon as the rows of one panel are there,
  * so that beside the packed shard there is never more than one panel's rows; whole panels are taken
- * from where they lie. */
+ * from where they lie, if they lie there as they read. */
 #include "sy_shard.h"
 
 #include <stdarg.h>
@@ -12,8 +12,11 @@
 #include "sy_file.h"
 #include "sy_shard_internal.h"
 
-static const sy_role matrix_role[3] = {SY_ROLE_EXPERT_GATE, SY_ROLE_EXPERT_UP, SY_ROLE_EXPERT_DOWN};
-static const char *const matrix_name[3] = {"gate", "up", "down"};
+static const sy_role part_role[SY_SHARD_PARTS_MAX] = {
+    SY_ROLE_EXPERT_GATE,      SY_ROLE_EXPERT_UP,      SY_ROLE_EXPERT_DOWN,
+    SY_ROLE_EXPERT_GATE_BIAS, SY_ROLE_EXPERT_UP_BIAS, SY_ROLE_EXPERT_DOWN_BIAS};
+static const char *const part_name[SY_SHARD_PARTS_MAX] = {"gate",      "up",      "down",
+                                                          "gate bias", "up bias", "down bias"};
 
 sy_status sy_shard_refuse(const sy_shard *shard, sy_status status, const char *reason,
                           sy_error *err, const char *fmt, ...)
@@ -29,16 +32,16 @@ sy_status sy_shard_refuse(const sy_shard *shard, sy_status status, const char *r
     return status;
 }
 
-static size_t row_bytes_of(const sy_shard_form *form, unsigned matrix)
+static size_t row_bytes_of(const sy_shard_form *form, unsigned part)
 {
-    return sy_dtype_row_bytes(form->dtype[matrix], form->cols[matrix]);
+    return sy_dtype_row_bytes(form->dtype[part], form->cols[part]);
 }
 
 static size_t panel_rows_bytes(const sy_shard_form *form)
 {
     size_t row_bytes = 0;
 
-    for (unsigned i = 0; i < 3; i++) row_bytes = SY_MAX(row_bytes, row_bytes_of(form, i));
+    for (unsigned i = 0; i < form->n; i++) row_bytes = SY_MAX(row_bytes, row_bytes_of(form, i));
     return SY_PANEL * row_bytes;
 }
 
@@ -50,12 +53,12 @@ static sy_status check_stored(const sy_model *model, sy_dtype weights, uint32_t 
     sy_shard_form stored;
 
     sy_shard_form_of(&stored, model, SY_DTYPE_NONE, layer, expert);
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < SY_SHARD_MATRICES; i++)
         if (stored.dtype[i] != weights)
             return sy_shard_refuse(&shard, SY_EINVAL, "SHARD_FORM", err,
                                    "%s is stored as %s, not as %s: use --weights as-stored, q8 or "
                                    "q4",
-                                   matrix_name[i], sy_dtype_name(stored.dtype[i]),
+                                   part_name[i], sy_dtype_name(stored.dtype[i]),
                                    sy_dtype_name(weights));
     return SY_OK;
 }
@@ -64,6 +67,7 @@ sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store,
                                 const sy_model *model, sy_precision precision, uint32_t layer,
                                 uint32_t expert, sy_error *err)
 {
+    const sy_model_desc *desc = sy_model_describe(model);
     sy_shard_builder *b;
 
     *out = NULL;
@@ -81,10 +85,14 @@ sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store,
     b->total_bytes = sy_shard_form_bytes(b->in);
     b->shard = sy_shard_make(&b->held, precision.activations, layer, expert);
     b->stage = malloc(SY_MAX(panel_rows_bytes(&b->held), panel_rows_bytes(&b->stored)));
+    b->read = malloc(panel_rows_bytes(&b->stored));
     b->rounded = malloc(panel_rows_bytes(&b->held));
     b->digest = sy_digest_open();
-    if (b->shard == NULL || b->stage == NULL || b->rounded == NULL || b->digest == NULL)
+    if (b->shard == NULL || b->stage == NULL || b->read == NULL || b->rounded == NULL ||
+        b->digest == NULL)
         goto no_memory;
+    b->shard->mlp = desc->mlp;
+    b->shard->mlp_limit = desc->mlp_limit;
     *out = b;
     return SY_OK;
 no_memory:
@@ -98,11 +106,12 @@ void sy_shard_builder_free(sy_shard_builder *builder)
     sy_shard_free(builder->shard);
     sy_digest_free(builder->digest);
     free(builder->stage);
+    free(builder->read);
     free(builder->rounded);
     free(builder);
 }
 
-static int is_matrix_of(const sy_shard_form *form, const sy_shard_form *own, unsigned i)
+static int is_part_of(const sy_shard_form *form, const sy_shard_form *own, unsigned i)
 {
     return form->dtype[i] == own->dtype[i] && form->rows[i] == own->rows[i] &&
            form->cols[i] == own->cols[i];
@@ -110,7 +119,11 @@ static int is_matrix_of(const sy_shard_form *form, const sy_shard_form *own, uns
 
 static int is_form_of(const sy_shard_form *form, const sy_shard_form *own)
 {
-    return is_matrix_of(form, own, 0) && is_matrix_of(form, own, 1) && is_matrix_of(form, own, 2);
+    unsigned i = 0;
+
+    if (form->n != own->n) return 0;
+    while (i < own->n && is_part_of(form, own, i)) i++;
+    return i == own->n;
 }
 
 static sy_status refuse_form(const sy_shard_form *form, const sy_shard_form *own, uint32_t layer,
@@ -119,11 +132,17 @@ static sy_status refuse_form(const sy_shard_form *form, const sy_shard_form *own
     const sy_shard shard = {.layer = layer, .expert = expert};
     unsigned i = 0;
 
-    while (i < 2 && is_matrix_of(form, own, i)) i++;
+    if (form->n != own->n)
+        return sy_shard_refuse(&shard, SY_EINVAL, "SHARD_FORM", err,
+                               "it comes %s: the sender serves another checkpoint",
+                               form->n > own->n
+                                   ? "with biases, but this model's experts have none"
+                                   : "without biases, but this model's experts have some");
+    while (i + 1 < own->n && is_part_of(form, own, i)) i++;
     const int same_shape = form->rows[i] == own->rows[i] && form->cols[i] == own->cols[i];
     const int rounded = sy_dtype_is_quant(form->dtype[i]) || sy_dtype_is_quant(own->dtype[i]);
     return sy_shard_refuse(&shard, SY_EINVAL, "SHARD_FORM", err,
-                           "%s is %s [%u,%u], but this %s has %s [%u,%u]: %s", matrix_name[i],
+                           "%s is %s [%u,%u], but this %s has %s [%u,%u]: %s", part_name[i],
                            sy_dtype_name(form->dtype[i]), form->rows[i], form->cols[i],
                            same_shape && rounded ? "node" : "model", sy_dtype_name(own->dtype[i]),
                            own->rows[i], own->cols[i],
@@ -161,10 +180,10 @@ sy_status sy_shard_begin(sy_shard_builder **out, sy_shard_store *store, uint32_t
 
 /* ---- bytes in ---- */
 
-/* Rows of the panel that comes next: the last one of a matrix may have fewer. */
+/* Rows of the panel that comes next: the last one of a part may have fewer. */
 static uint32_t panel_rows(const sy_shard_builder *b)
 {
-    return SY_MIN((uint32_t)SY_PANEL, b->held.rows[b->matrix] - (uint32_t)(b->panel * SY_PANEL));
+    return SY_MIN((uint32_t)SY_PANEL, b->held.rows[b->part] - (uint32_t)(b->panel * SY_PANEL));
 }
 
 /* The elements of n rows, those that fill up blocks among them. */
@@ -177,40 +196,40 @@ static uint64_t elements(sy_dtype dtype, uint32_t n, uint32_t k)
 
 static sy_status round_rows(sy_shard_builder *b, const uint8_t *rows, uint32_t n, sy_error *err)
 {
-    const sy_panels *w = sy_shard_matrix(b->shard, b->matrix);
+    const sy_panels w = sy_shard_part(b->shard, b->part);
 
-    if (sy_quantize_rows(b->rounded, w->dtype, rows, b->in->dtype[b->matrix], n, w->k) != SY_OK)
+    if (sy_quantize_rows(b->rounded, w.dtype, rows, b->in->dtype[b->part], n, w.k) != SY_OK)
         return sy_shard_refuse(b->shard, SY_EINVAL, "SHARD_ROUNDING", err,
                                "%s, rows %zu to %zu: its weights are too large for %s: load them "
                                "as stored (--weights)",
-                               matrix_name[b->matrix], b->panel * SY_PANEL,
-                               b->panel * SY_PANEL + n - 1, sy_dtype_name(w->dtype));
-    sy_digest_add(b->digest, b->rounded, n * row_bytes_of(&b->held, b->matrix));
+                               part_name[b->part], b->panel * SY_PANEL, b->panel * SY_PANEL + n - 1,
+                               sy_dtype_name(w.dtype));
+    sy_digest_add(b->digest, b->rounded, n * row_bytes_of(&b->held, b->part));
     return SY_OK;
 }
 
 /* rows: of one panel, in the form that comes in. */
 static sy_status pack_panel(sy_shard_builder *b, const uint8_t *rows, sy_error *err)
 {
-    const sy_panels *w = sy_shard_matrix(b->shard, b->matrix);
-    const sy_dtype dtype = b->in->dtype[b->matrix];
+    const sy_panels w = sy_shard_part(b->shard, b->part);
+    const sy_dtype dtype = b->in->dtype[b->part];
     const uint32_t n = panel_rows(b);
-    uint8_t *to = (uint8_t *)(uintptr_t)w->data + b->panel * sy_panels_bytes(w->dtype, 1, w->k);
+    uint8_t *to = (uint8_t *)(uintptr_t)w.data + b->panel * sy_panels_bytes(w.dtype, 1, w.k);
 
-    if (!sy_dtype_all_finite(rows, dtype, elements(dtype, n, w->k)))
+    if (!sy_dtype_all_finite(rows, dtype, elements(dtype, n, w.k)))
         return sy_shard_refuse(b->shard, SY_EDATALOSS, "SHARD_CORRUPT", err,
                                "a weight of %s is not a finite number, in rows %zu to %zu",
-                               matrix_name[b->matrix], b->panel * SY_PANEL,
+                               part_name[b->part], b->panel * SY_PANEL,
                                b->panel * SY_PANEL + n - 1);
-    if (dtype != w->dtype) {
+    if (dtype != w.dtype) {
         const sy_status st = round_rows(b, rows, n, err);
         if (st != SY_OK) return st;
         rows = b->rounded;
     }
-    sy_panels_pack(to, rows, w->dtype, n, w->k, 0, 1); /* the panel as a matrix of its own */
-    if (++b->panel == sy_panels_count(w->n)) {
+    sy_panels_pack(to, rows, w.dtype, n, w.k, 0, 1); /* the panel as a matrix of its own */
+    if (++b->panel == sy_panels_count(w.n)) {
         b->panel = 0;
-        b->matrix++;
+        b->part++;
     }
     return SY_OK;
 }
@@ -218,9 +237,9 @@ static sy_status pack_panel(sy_shard_builder *b, const uint8_t *rows, sy_error *
 static sy_status take(sy_shard_builder *b, const uint8_t *data, size_t n, sy_error *err)
 {
     while (n > 0) {
-        const size_t need = panel_rows(b) * row_bytes_of(b->in, b->matrix) - b->staged_bytes;
+        const size_t need = panel_rows(b) * row_bytes_of(b->in, b->part) - b->staged_bytes;
         const size_t used = SY_MIN(n, need);
-        const int as_held = b->in->dtype[b->matrix] == b->held.dtype[b->matrix];
+        const int as_held = b->in->dtype[b->part] == b->held.dtype[b->part];
         const uint8_t *rows = data;
         sy_status st;
 
@@ -242,9 +261,12 @@ static sy_status take(sy_shard_builder *b, const uint8_t *data, size_t n, sy_err
     return SY_OK;
 }
 
-/* The form of all bytes is that of the first. */
+/* The form of all bytes is that of the first; none may follow a failure. */
 static sy_status choose_form(sy_shard_builder *b, const sy_shard_form *in, sy_error *err)
 {
+    if (b->failed)
+        return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err,
+                               "it failed before: begin again");
     if (in == b->in || is_form_of(in, b->in)) return SY_OK;
     if (b->added_bytes > 0)
         return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err,
@@ -257,14 +279,12 @@ static sy_status choose_form(sy_shard_builder *b, const sy_shard_form *in, sy_er
 
 static sy_status add(sy_shard_builder *b, const void *data, size_t n, sy_error *err)
 {
-    if (b->failed || b->verified)
-        return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err,
-                               b->failed ? "it failed before: begin again" : "it is complete");
+    if (b->verified)
+        return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err, "it is complete");
     if (n > b->total_bytes - b->added_bytes)
         return sy_shard_refuse(
             b->shard, SY_EINVAL, "SHARD_FORM", err, "%zu bytes more at %llu pass its %llu", n,
             (unsigned long long)b->added_bytes, (unsigned long long)b->total_bytes);
-    b->failed = 1; /* should the guard below unwind out of the middle */
     const sy_status st = take(b, data, n, err);
     b->failed = st != SY_OK;
     return st;
@@ -282,42 +302,71 @@ uint64_t sy_shard_added(const sy_shard_builder *builder)
     return builder->added_bytes;
 }
 
+/* A run of bytes of one part, as its tensor reads. */
 typedef struct piece {
     sy_shard_builder *builder;
-    const uint8_t *data;
-    size_t n;
+    const sy_tensor *tensor;
+    uint64_t row; /* where it begins: n_skipped bytes behind the beginning of this row */
+    size_t n_skipped, n;
+    int in_place; /* else it is a part of the panel that comes next */
     sy_error *err;
     int returned; /* add came to its end, whatever it said */
 } piece;
+
+/* From the first row on, in place or in b->read. */
+static const uint8_t *rows_of(const piece *p)
+{
+    sy_shard_builder *b = p->builder;
+    const size_t row_bytes = row_bytes_of(b->in, b->part);
+    const size_t n_rows = (p->n_skipped + p->n + row_bytes - 1) / row_bytes;
+    float bias[SY_PANEL]; /* of the type that the checkpoint has, which is no wider */
+
+    if (p->in_place) return p->tensor->data + p->row * row_bytes;
+    if (b->part < SY_SHARD_MATRICES) {
+        sy_tensor_read(b->read, p->tensor, p->row, n_rows);
+    } else {
+        sy_tensor_read(bias, p->tensor, p->row, n_rows);
+        sy_dtype_widen((float *)(void *)b->read, bias, p->tensor->dtype, n_rows);
+    }
+    return b->read;
+}
 
 /* Runs under sy_map_guard: owns nothing, holds no lock. */
 static sy_status add_guarded(void *arg)
 {
     piece *p = arg;
-    const sy_status st = add(p->builder, p->data, p->n, p->err);
+    const sy_status st = add(p->builder, rows_of(p) + p->n_skipped, p->n, p->err);
 
     p->returned = 1;
     return st;
 }
 
-/* The next bytes of the matrix that is being filled, at most n_max. */
+/* The next bytes of the part that is being filled, at most n_max, and no more than the panel's if
+ * they have to be decoded. */
 static sy_status add_piece(sy_shard_builder *b, size_t n_max, size_t *n, sy_error *err)
 {
     const sy_shard *shard = b->shard;
-    const sy_tensor *t =
-        sy_model_tensor(b->model, matrix_role[b->matrix], shard->layer, shard->expert);
-    const size_t at = b->panel * SY_PANEL * row_bytes_of(b->in, b->matrix) + b->staged_bytes;
+    const sy_tensor *t = sy_model_tensor(b->model, part_role[b->part], shard->layer, shard->expert);
+    const size_t row_bytes = row_bytes_of(b->in, b->part);
+    const size_t part_bytes = row_bytes * b->in->rows[b->part];
+    const size_t panel_at = b->panel * SY_PANEL * row_bytes, at = panel_at + b->staged_bytes;
+    const int in_place = b->part < SY_SHARD_MATRICES && sy_tensor_is_in_place(t);
+    const size_t end = in_place ? part_bytes : panel_at + panel_rows(b) * row_bytes;
     piece p = {.builder = b,
-               .data = t->data + at,
-               .n = (size_t)SY_MIN((uint64_t)n_max, t->bytes - at),
+               .tensor = t,
+               .row = at / row_bytes,
+               .n_skipped = at % row_bytes,
+               .n = SY_MIN(n_max, end - at),
+               .in_place = in_place,
                .err = err};
     sy_status st = sy_map_guard(add_guarded, &p, err);
 
     *n = p.n;
+    if (st != SY_OK) b->failed = 1; /* the guard unwinds out of the middle of anything */
     if (st != SY_OK && !p.returned)
         sy_shard_refuse(shard, st, "SHARD_CORRUPT", err,
                         "the checkpoint's file became shorter while it was read: restore the file");
-    if (st != SY_OK || at + p.n == t->bytes) sy_tensor_release(t);
+    if (st != SY_OK || at + p.n == part_bytes) sy_tensor_release(t);
     return st;
 }
 

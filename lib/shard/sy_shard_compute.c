@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "sy_pages.h"
+#include "sy_shard_internal.h"
 
 enum {
     CHUNK_PANELS_MIN = 4,
@@ -105,8 +106,8 @@ static chunk chunk_of(const job *j, size_t task, uint32_t n)
 
 /* ---- fp32 activations ---- */
 
-/* The chunk's columns of h = silu(x Gate) * (x Up), for every row of the group. Gate's output lands
- * in h, up's in a tile. */
+/* The chunk's columns of what goes into Down, silu(x Gate) * (x Up) or the like, for every row of
+ * the group. Gate's output lands in h, up's in a tile. */
 static void gate_up_task(void *arg, size_t task, unsigned thread)
 {
     const job *j = arg;
@@ -125,9 +126,11 @@ static void gate_up_task(void *arg, size_t task, unsigned thread)
         /* matmul writes at absolute columns: a view of just these panels puts column `col` first in
          * the tile. */
         j->kernels->matmul(up, c.cols, x, j->x_stride, index, rows, &view, 0, c.end - c.begin);
+        sy_shard_add_bias(h + c.col, j->ffn, g->shard->gate_bias, c.col, rows, c.cols, j->kernels);
+        sy_shard_add_bias(up, c.cols, g->shard->up_bias, c.col, rows, c.cols, j->kernels);
         for (size_t i = 0; i < rows; i++)
-            j->kernels->swiglu(h + i * j->ffn + c.col, h + i * j->ffn + c.col, up + i * c.cols,
-                               c.cols);
+            sy_shard_activate(g->shard, h + i * j->ffn + c.col, up + i * c.cols, c.cols,
+                              j->kernels);
     }
 }
 
@@ -136,11 +139,13 @@ static void down_task(void *arg, size_t task, unsigned thread)
     const job *j = arg;
     const chunk c = chunk_of(j, task, j->hidden);
     const sy_shard_group *g = c.group;
+    const size_t rows = g->end - g->begin;
+    float *y = j->y + (size_t)g->begin * j->hidden;
 
     (void)thread;
-    j->kernels->matmul(j->y + (size_t)g->begin * j->hidden, j->hidden,
-                       j->h + (size_t)g->begin * j->ffn, j->ffn, NULL, g->end - g->begin,
+    j->kernels->matmul(y, j->hidden, j->h + (size_t)g->begin * j->ffn, j->ffn, NULL, rows,
                        &g->shard->down, c.begin, c.end);
+    sy_shard_add_bias(y + c.col, j->hidden, g->shard->down_bias, c.col, rows, c.cols, j->kernels);
 }
 
 /* ---- rounded activations ---- */
@@ -223,7 +228,9 @@ static void rounded_gate_up_task(void *arg, size_t task, unsigned thread)
 
         multiply_x(j, gate_out, r, rows, &gate);
         multiply_x(j, up_out, r, rows, &up);
-        j->kernels->swiglu(gate_out, gate_out, up_out, rows * c.cols);
+        sy_shard_add_bias(gate_out, c.cols, g->shard->gate_bias, c.col, rows, c.cols, j->kernels);
+        sy_shard_add_bias(up_out, c.cols, g->shard->up_bias, c.col, rows, c.cols, j->kernels);
+        sy_shard_activate(g->shard, gate_out, up_out, rows * c.cols, j->kernels);
         keep_h(j, &c, r, rows, gate_out, up_out + TILE_FLOATS);
     }
 }
@@ -244,6 +251,7 @@ static void rounded_down_task(void *arg, size_t task, unsigned thread)
         j->kernels->matmul_bf16(y, j->hidden, j->h_pairs + (size_t)g->begin * j->ffn, j->ffn, NULL,
                                 rows, &g->shard->down, c.begin, c.end);
     }
+    sy_shard_add_bias(y + c.col, j->hidden, g->shard->down_bias, c.col, rows, c.cols, j->kernels);
 }
 
 static size_t x_row_of(const job *j, uint32_t r)

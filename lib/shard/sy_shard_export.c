@@ -8,15 +8,23 @@
 void sy_shard_form_of(sy_shard_form *out, const sy_model *model, sy_dtype weights, uint32_t layer,
                       uint32_t expert)
 {
-    static const sy_role role[3] = {SY_ROLE_EXPERT_GATE, SY_ROLE_EXPERT_UP, SY_ROLE_EXPERT_DOWN};
+    static const sy_role role[SY_SHARD_MATRICES] = {SY_ROLE_EXPERT_GATE, SY_ROLE_EXPERT_UP,
+                                                    SY_ROLE_EXPERT_DOWN};
 
     *out = (sy_shard_form){0};
-    for (unsigned i = 0; i < 3; i++) {
+    if (!sy_shard_exists(model, layer, expert)) return;
+    for (unsigned i = 0; i < SY_SHARD_MATRICES; i++) {
         const sy_tensor *t = sy_model_tensor(model, role[i], layer, expert);
-        if (t == NULL) return;
         out->dtype[i] = weights == SY_DTYPE_NONE ? t->dtype : weights;
         out->rows[i] = (uint32_t)t->shape[0];
         out->cols[i] = (uint32_t)t->shape[1];
+    }
+    out->n = SY_SHARD_MATRICES;
+    if (sy_model_tensor(model, SY_ROLE_EXPERT_GATE_BIAS, layer, expert) == NULL) return;
+    for (; out->n < SY_SHARD_PARTS_MAX; out->n++) {
+        out->dtype[out->n] = SY_F32;
+        out->rows[out->n] = out->rows[out->n - SY_SHARD_MATRICES];
+        out->cols[out->n] = 1;
     }
 }
 
@@ -24,7 +32,7 @@ uint64_t sy_shard_form_bytes(const sy_shard_form *form)
 {
     uint64_t total = 0;
 
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < form->n; i++) {
         uint64_t bytes;
         if (__builtin_mul_overflow((uint64_t)sy_dtype_row_bytes(form->dtype[i], form->cols[i]),
                                    (uint64_t)form->rows[i], &bytes) ||
@@ -34,18 +42,31 @@ uint64_t sy_shard_form_bytes(const sy_shard_form *form)
     return total;
 }
 
-const sy_panels *sy_shard_matrix(const sy_shard *shard, unsigned i)
+unsigned sy_shard_parts(const sy_shard *shard)
 {
-    return i == 0 ? &shard->gate : i == 1 ? &shard->up : &shard->down;
+    return shard->gate_bias == NULL ? SY_SHARD_MATRICES : SY_SHARD_PARTS_MAX;
+}
+
+sy_panels sy_shard_part(const sy_shard *shard, unsigned i)
+{
+    switch (i) {
+    case 0: return shard->gate;
+    case 1: return shard->up;
+    case 2: return shard->down;
+    case 3: return (sy_panels){shard->gate_bias, SY_F32, shard->gate.n, 1};
+    case 4: return (sy_panels){shard->up_bias, SY_F32, shard->up.n, 1};
+    default: return (sy_panels){shard->down_bias, SY_F32, shard->down.n, 1};
+    }
 }
 
 void sy_shard_form_in_memory(sy_shard_form *out, const sy_shard *shard)
 {
-    for (unsigned i = 0; i < 3; i++) {
-        const sy_panels *w = sy_shard_matrix(shard, i);
-        out->dtype[i] = w->dtype;
-        out->rows[i] = w->n;
-        out->cols[i] = w->k;
+    *out = (sy_shard_form){.n = sy_shard_parts(shard)};
+    for (unsigned i = 0; i < out->n; i++) {
+        const sy_panels w = sy_shard_part(shard, i);
+        out->dtype[i] = w.dtype;
+        out->rows[i] = w.n;
+        out->cols[i] = w.k;
     }
 }
 
@@ -93,7 +114,7 @@ static void unpack_row_part(uint8_t *dst, const sy_panels *w, uint32_t row, uint
     sy_panels_unpack(dst, &lines, row % SY_PANEL, row % SY_PANEL + 1);
 }
 
-/* The next bytes of one matrix from byte `at` on, as many as one step gives, 1 to n: rows, the part
+/* The next bytes of one part from byte `at` on, as many as one step gives, 1 to n: rows, the part
  * of a row, or the part of an item. */
 static size_t export_step(uint8_t *dst, const sy_panels *w, uint64_t at, size_t n)
 {
@@ -124,12 +145,12 @@ size_t sy_shard_export(const sy_shard *shard, uint64_t offset, void *dst, size_t
 {
     size_t done = 0;
 
-    for (unsigned i = 0; i < 3; i++) {
-        const sy_panels *w = sy_shard_matrix(shard, i);
-        const uint64_t bytes = (uint64_t)w->n * sy_dtype_row_bytes(w->dtype, w->k);
+    for (unsigned i = 0; i < sy_shard_parts(shard); i++) {
+        const sy_panels w = sy_shard_part(shard, i);
+        const uint64_t bytes = (uint64_t)w.n * sy_dtype_row_bytes(w.dtype, w.k);
 
         while (offset < bytes && done < n) {
-            const size_t step = export_step((uint8_t *)dst + done, w, offset,
+            const size_t step = export_step((uint8_t *)dst + done, &w, offset,
                                             (size_t)SY_MIN((uint64_t)(n - done), bytes - offset));
             done += step;
             offset += step;

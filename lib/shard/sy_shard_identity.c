@@ -10,13 +10,13 @@ static sy_status content_of(uint64_t *out, const sy_shard *shard, uint8_t *stage
     sy_digest_state *digest = sy_digest_open();
 
     if (digest == NULL) return SY_ENOMEM;
-    for (unsigned i = 0; i < 3; i++) {
-        const sy_panels *w = sy_shard_matrix(shard, i);
-        const size_t row_bytes = sy_dtype_row_bytes(w->dtype, w->k);
+    for (unsigned i = 0; i < sy_shard_parts(shard); i++) {
+        const sy_panels w = sy_shard_part(shard, i);
+        const size_t row_bytes = sy_dtype_row_bytes(w.dtype, w.k);
 
-        for (uint32_t row = 0; row < w->n; row += SY_PANEL) {
-            const uint32_t rows = SY_MIN((uint32_t)SY_PANEL, w->n - row);
-            sy_panels_unpack(stage, w, row, row + rows);
+        for (uint32_t row = 0; row < w.n; row += SY_PANEL) {
+            const uint32_t rows = SY_MIN((uint32_t)SY_PANEL, w.n - row);
+            sy_panels_unpack(stage, &w, row, row + rows);
             sy_digest_add(digest, stage, rows * row_bytes);
         }
     }
@@ -57,15 +57,12 @@ sy_status sy_shard_identify(sy_shard_identity *out, const sy_model *model, sy_pr
                             uint32_t layer, uint32_t expert, const sy_kernels *kernels,
                             sy_error *err)
 {
-    const sy_model_desc *desc = sy_model_describe(model);
     sy_shard_builder *builder;
     int done;
     sy_status st;
 
     *out = (sy_shard_identity){0};
-    if (layer >= desc->n_layers || expert >= desc->n_experts)
-        return sy_error_set(err, SY_ENOTFOUND, "the model has no layer %u expert %u", layer,
-                            expert);
+    if (!sy_shard_exists(model, layer, expert)) return sy_shard_missing(layer, expert, err);
     st = sy_shard_builder_open(&builder, NULL, model, precision, layer, expert, err);
     if (st != SY_OK) return st;
     st = sy_shard_add_from_checkpoint(builder, SIZE_MAX, &done, err);

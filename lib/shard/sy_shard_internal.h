@@ -24,7 +24,14 @@ sy_shard *sy_shard_make(const sy_shard_form *form, sy_activations activations, u
 void sy_shard_free(sy_shard *shard); /* accepts NULL */
 /* What sy_shard_make takes for the weights; 0: no such form. */
 uint64_t sy_shard_packed_bytes(const sy_shard_form *form);
-const sy_panels *sy_shard_matrix(const sy_shard *shard, unsigned i); /* gate, up, down */
+unsigned sy_shard_parts(const sy_shard *shard); /* as its form's n */
+/* Part i, in a form's order. A bias is packed as any matrix of one column of f32 is, which is a
+ * plain vector filled up to whole panels. */
+sy_panels sy_shard_part(const sy_shard *shard, unsigned i);
+/* An error that says that the model has no such shard. */
+sy_status sy_shard_missing(uint32_t layer, uint32_t expert, sy_error *err);
+/* True when the model has this shard: layer and expert may be any numbers. */
+int sy_shard_exists(const sy_model *model, uint32_t layer, uint32_t expert);
 
 struct sy_shard_builder {
     sy_shard_store *store; /* NULL: the shard is only identified, never published */
@@ -33,9 +40,10 @@ struct sy_shard_builder {
     sy_shard_form held, stored;        /* as it lies in memory; as the checkpoint has it */
     const sy_shard_form *in;           /* which of them the bytes have that come in */
     uint64_t total_bytes, added_bytes; /* of it */
-    unsigned matrix; /* where the next byte goes: matrix, panel, byte of that panel's rows */
+    unsigned part; /* where the next byte goes: part, panel, byte of that panel's rows */
     size_t panel, staged_bytes;
     uint8_t *stage;          /* the rows of one panel, of either form */
+    uint8_t *read;           /* the same, as the checkpoint's tensor reads */
     uint8_t *rounded;        /* the rows of one panel, as held */
     sy_digest_state *digest; /* of the bytes as held */
     int failed;              /* an add ended in the middle */
@@ -50,6 +58,23 @@ void sy_shard_builder_free(sy_shard_builder *builder); /* the claim stays */
  * the reference kernels' (SHARD_PROBE); SY_ENOMEM. */
 SY_MUST_USE sy_status sy_shard_probe(uint64_t *out, const sy_shard *shard,
                                      const sy_kernels *kernels, sy_error *err);
+/* bias[col, col + cols), unless bias is NULL, is added to each of the rows, stride floats apart,
+ * that y has of these columns. */
+static inline void sy_shard_add_bias(float *y, size_t stride, const float *bias, size_t col,
+                                     size_t rows, size_t cols, const sy_kernels *kernels)
+{
+    if (bias == NULL) return;
+    for (size_t i = 0; i < rows; i++) kernels->add(y + i * stride, bias + col, cols);
+}
+/* What lies between the matrices, of n elements: g becomes what goes into Down. */
+static inline void sy_shard_activate(const sy_shard *shard, float *g, const float *u, size_t n,
+                                     const sy_kernels *kernels)
+{
+    if (shard->mlp == SY_MLP_CLAMPED)
+        kernels->clamped_swiglu(g, g, u, shard->mlp_limit, n);
+    else
+        kernels->swiglu(g, g, u, n);
+}
 /* An error about this shard, with its reason and place. */
 sy_status sy_shard_refuse(const sy_shard *shard, sy_status status, const char *reason,
                           sy_error *err, const char *fmt, ...) SY_PRINTF(5, 6);

@@ -59,6 +59,18 @@ static int differs(float *got, float *want, uint32_t n)
     return memcmp(got, want, n * sizeof(*got)) != 0;
 }
 
+/* What the reference kernels make of gate's and up's output in a row's n columns from panel `panel`
+ * on: in place of gate's. */
+static void between(const sy_shard *s, float *gate, float *up, size_t panel, uint32_t n)
+{
+    const sy_kernels *ref = sy_kernels_at(0);
+    const size_t col = panel * SY_PANEL;
+
+    sy_shard_add_bias(gate, 0, s->gate_bias, col, 1, n, ref);
+    sy_shard_add_bias(up, 0, s->up_bias, col, 1, n, ref);
+    sy_shard_activate(s, gate, up, n, ref);
+}
+
 /* ---- fp32 activations ---- */
 
 static const char *check_floats(const probe *p)
@@ -71,12 +83,13 @@ static const char *check_floats(const probe *p)
         const sy_panels gate = panels_of(&s->gate, i, 1), up = panels_of(&s->up, i, 1);
         ref->matmul(a, SY_PANEL, p->x, gate.k, NULL, 1, &gate, 0, 1);
         ref->matmul(b, SY_PANEL, p->x, up.k, NULL, 1, &up, 0, 1);
-        ref->swiglu(a, a, b, gate.n);
+        between(s, a, b, i, gate.n);
         if (differs(h + i * SY_PANEL, a, gate.n)) return "gate and up";
     }
     for (size_t i = 0; i < sy_panels_count(s->down.n); i += panel_stride(&s->down)) {
         const sy_panels down = panels_of(&s->down, i, 1);
         ref->matmul(a, SY_PANEL, h, down.k, NULL, 1, &down, 0, 1);
+        sy_shard_add_bias(a, 0, s->down_bias, i * SY_PANEL, 1, down.n, ref);
         if (differs(p->y + i * SY_PANEL, a, down.n)) return "down";
     }
     return NULL;
@@ -111,12 +124,13 @@ static const char *check_rounded(const probe *p)
         const sy_panels up = panels_of(&s->up, i, BLOCK_PANELS);
         ref->matmul_q8(a, SY_QUANT_BLOCK, x, NULL, 1, &gate, 0, sy_panels_count(gate.n));
         ref->matmul_q8(b, SY_QUANT_BLOCK, x, NULL, 1, &up, 0, sy_panels_count(up.n));
-        ref->swiglu(a, a, b, gate.n);
+        between(s, a, b, i, gate.n);
         if (block_differs(p, a, gate.n, i / BLOCK_PANELS)) return "gate and up";
     }
     for (size_t i = 0; i < sy_panels_count(s->down.n); i += panel_stride(&s->down)) {
         const sy_panels down = panels_of(&s->down, i, 1);
         ref->matmul_q8(a, SY_PANEL, &p->scratch.h_rounded, NULL, 1, &down, 0, 1);
+        sy_shard_add_bias(a, 0, s->down_bias, i * SY_PANEL, 1, down.n, ref);
         if (differs(p->y + i * SY_PANEL, a, down.n)) return "down";
     }
     return NULL;
@@ -137,13 +151,14 @@ static const char *check_pairs(const probe *p)
         const sy_panels gate = panels_of(&s->gate, i, 1), up = panels_of(&s->up, i, 1);
         ref->matmul_bf16(a, SY_PANEL, x, gate.k, NULL, 1, &gate, 0, 1);
         ref->matmul_bf16(b, SY_PANEL, x, up.k, NULL, 1, &up, 0, 1);
-        ref->swiglu(a, a, b, gate.n);
+        between(s, a, b, i, gate.n);
         ref->round_bf16(pairs, a, gate.n);
         if (memcmp(h + i * SY_PANEL, pairs, gate.n * sizeof(*pairs)) != 0) return "gate and up";
     }
     for (size_t i = 0; i < sy_panels_count(s->down.n); i += panel_stride(&s->down)) {
         const sy_panels down = panels_of(&s->down, i, 1);
         ref->matmul_bf16(a, SY_PANEL, h, down.k, NULL, 1, &down, 0, 1);
+        sy_shard_add_bias(a, 0, s->down_bias, i * SY_PANEL, 1, down.n, ref);
         if (differs(p->y + i * SY_PANEL, a, down.n)) return "down";
     }
     return NULL;

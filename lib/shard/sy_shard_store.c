@@ -84,23 +84,24 @@ static size_t align64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
-/* Where each matrix begins in the allocation; at[3] is its size. 0: too large for this machine. */
-static int lay_out(size_t at[4], const sy_shard_form *form)
+/* Where each part begins in the allocation, and the one after the last would: its size. 0: there
+ * are no parts, or they are too large for this machine. */
+static int lay_out(size_t at[SY_SHARD_PARTS_MAX + 1], const sy_shard_form *form)
 {
     at[0] = 0;
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < form->n; i++) {
         const size_t bytes = sy_panels_bytes(form->dtype[i], form->rows[i], form->cols[i]);
         if (bytes == 0 || bytes > SIZE_MAX / 8) return 0;
         at[i + 1] = at[i] + align64(bytes);
     }
-    return 1;
+    return form->n > 0;
 }
 
 uint64_t sy_shard_packed_bytes(const sy_shard_form *form)
 {
-    size_t at[4];
+    size_t at[SY_SHARD_PARTS_MAX + 1];
 
-    return lay_out(at, form) ? at[3] : 0;
+    return lay_out(at, form) ? at[form->n] : 0;
 }
 
 sy_shard *sy_shard_make(const sy_shard_form *form, sy_activations activations, uint32_t layer,
@@ -108,9 +109,9 @@ sy_shard *sy_shard_make(const sy_shard_form *form, sy_activations activations, u
 {
     held *made = calloc(1, sizeof(*made));
     uint8_t *data = NULL;
-    size_t at[4];
+    size_t at[SY_SHARD_PARTS_MAX + 1];
 
-    if (made != NULL && lay_out(at, form)) data = sy_pages_alloc(at[3]);
+    if (made != NULL && lay_out(at, form)) data = sy_pages_alloc(at[form->n]);
     if (data == NULL) {
         free(made);
         return NULL;
@@ -122,8 +123,13 @@ sy_shard *sy_shard_make(const sy_shard_form *form, sy_activations activations, u
         .gate = {data + at[0], form->dtype[0], form->rows[0], form->cols[0]},
         .up = {data + at[1], form->dtype[1], form->rows[1], form->cols[1]},
         .down = {data + at[2], form->dtype[2], form->rows[2], form->cols[2]},
-        .bytes = at[3],
+        .bytes = at[form->n],
     };
+    if (form->n > SY_SHARD_MATRICES) {
+        made->shard.gate_bias = (const float *)(const void *)(data + at[3]);
+        made->shard.up_bias = (const float *)(const void *)(data + at[4]);
+        made->shard.down_bias = (const float *)(const void *)(data + at[5]);
+    }
     made->refs = 1;
     return &made->shard;
 }
@@ -131,15 +137,27 @@ sy_shard *sy_shard_make(const sy_shard_form *form, sy_activations activations, u
 void sy_shard_free(sy_shard *shard)
 {
     if (shard == NULL) return;
-    sy_pages_free((void *)(uintptr_t)shard->gate.data, shard->bytes); /* gate, up, down in one */
+    sy_pages_free((void *)(uintptr_t)shard->gate.data, shard->bytes); /* all parts in one */
     free((held *)shard);
 }
 
 /* ---- claims ---- */
 
+int sy_shard_exists(const sy_model *model, uint32_t layer, uint32_t expert)
+{
+    const sy_model_desc *desc = sy_model_describe(model);
+
+    return layer < desc->n_layers && expert < desc->n_experts && sy_model_has_experts(desc, layer);
+}
+
+sy_status sy_shard_missing(uint32_t layer, uint32_t expert, sy_error *err)
+{
+    return sy_error_set(err, SY_ENOTFOUND, "the model has no layer %u expert %u", layer, expert);
+}
+
 static slot *slot_of(sy_shard_store *store, uint32_t layer, uint32_t expert)
 {
-    if (layer >= store->layers || expert >= store->experts) return NULL;
+    if (!sy_shard_exists(store->model, layer, expert)) return NULL;
     return &store->table[(size_t)layer * store->experts + expert];
 }
 
@@ -169,9 +187,7 @@ sy_status sy_shard_claim(sy_shard_store *store, uint32_t layer, uint32_t expert,
     slot *s = slot_of(store, layer, expert);
     sy_status st;
 
-    if (s == NULL)
-        return sy_error_set(err, SY_ENOTFOUND, "the model has no layer %u expert %u", layer,
-                            expert);
+    if (s == NULL) return sy_shard_missing(layer, expert, err);
     pthread_mutex_lock(&store->mutex);
     st = claim_locked(store, s, bytes, wait, err);
     pthread_mutex_unlock(&store->mutex);

@@ -1,148 +1,53 @@
-/* sy_attention.c - grouped-query attention over KV pages, and the scratch a step needs. A row's
- * scores are taken over its visible keys in ascending position, the softmax over exactly those, the
- * values summed in the same order: how the prompt was cut into chunks, and what else is in the
- * batch, cannot show.
+/* sy_attention.c - grouped-query attention over KV pages; of MLA's latents too, which are one kv
+ * head. A row's scores are taken over its visible keys in ascending position, the softmax over
+ * exactly those (and behind them a sink, where a head has one), the values summed in the same
+ * order: how the prompt was cut into chunks, and what else is in the batch, cannot show.
  *
- * A task is one kv head of some rows of one sequence, with the query heads that share it. It goes
+ * A task is one kv head of some rows of one sequence, with query heads that share it. It goes
  * through the keys page by page, and each page meets all of these queries while it is in the
  * first-level cache: the keys are read from memory once for all of them. */
 #include "sy_trunk_internal.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "sy_kv_internal.h"
-#include "sy_pages.h"
-
 enum {
-    QUERIES_MAX = 16, /* that go through the keys together, or one row's if those are more */
+    QUERIES_MAX = 16,          /* that go through the keys together */
     SCORE_FLOATS_MAX = 1 << 20 /* of a thread, unless one row's need more */
 };
 
-/* Rows of one sequence whose queries go through the keys together. */
-static uint32_t rows_together(const sy_model_desc *d)
+/* Query heads that share a kv head. */
+static uint32_t group_of(const sy_trunk *trunk)
 {
-    const uint32_t n_queries = SY_MIN((uint32_t)QUERIES_MAX, SCORE_FLOATS_MAX / d->context);
+    return trunk->desc.n_heads / trunk->shape.n_heads;
+}
 
-    return SY_MAX(n_queries / (d->n_heads / d->n_kv_heads), 1u);
+/* Rows of one sequence whose queries go through the keys together. */
+static uint32_t rows_together(const sy_trunk *trunk)
+{
+    const uint32_t n_queries =
+        SY_MIN((uint32_t)QUERIES_MAX, SCORE_FLOATS_MAX / trunk->desc.context);
+
+    return SY_MAX(n_queries / group_of(trunk), 1u);
+}
+
+/* The heads of a group in as few equal parts as QUERIES_MAX allows. */
+static uint32_t heads_together(const sy_trunk *trunk)
+{
+    const uint32_t group = group_of(trunk), parts = (group + QUERIES_MAX - 1) / QUERIES_MAX;
+
+    return (group + parts - 1) / parts;
 }
 
 /* Of one query's scores; a multiple of a line, and not of the cache's sets, so that the queries of
- * a task do not meet in one of them. */
+ * a task do not meet in one of them. There is room for a sink. */
 static size_t score_stride(const sy_model_desc *d)
 {
     return ((size_t)d->context + 31) / 32 * 32 + 16;
 }
 
-sy_status sy_trunk_ws_open(sy_trunk_ws **out, const sy_trunk *trunk, uint32_t rows_max,
-                           sy_pool *pool, sy_error *err)
+size_t trunk_score_floats(const sy_trunk *trunk)
 {
-    const sy_model_desc *d = &trunk->desc;
-    const size_t q = (size_t)d->n_heads * d->head_dim, kv = (size_t)d->n_kv_heads * d->head_dim;
-    const size_t half = d->rotary_dim / 2;
-    const unsigned threads = pool == NULL ? 1 : sy_pool_threads(pool);
-    const size_t xn = SY_MAX((size_t)d->hidden, q);
-    const size_t scores = (size_t)rows_together(d) * (d->n_heads / d->n_kv_heads) * score_stride(d);
-    const size_t floats = rows_max * (xn + 2 * q + 2 * kv + 2 * half) + threads * scores;
-    sy_trunk_ws *ws = calloc(1, sizeof(*ws));
-
-    *out = NULL;
-    if (ws != NULL) ws->storage_bytes = floats * sizeof(float);
-    if (ws != NULL) ws->storage = sy_pages_alloc(ws->storage_bytes);
-    if (ws != NULL) ws->block = malloc(sizeof(*ws->block) * ((size_t)rows_max + 1));
-    if (ws != NULL) ws->rows_max = rows_max;
-    if (ws == NULL || ws->storage == NULL || ws->block == NULL ||
-        trunk_ws_rounding(ws, trunk) != SY_OK) {
-        sy_trunk_ws_close(ws);
-        return sy_error_set(err, SY_ENOMEM, "no memory for a step of %u rows", rows_max);
-    }
-    ws->pool = pool;
-    ws->xn = ws->storage;
-    ws->q = ws->xn + rows_max * xn;
-    ws->attn = ws->q + rows_max * q;
-    ws->k = ws->attn + rows_max * q;
-    ws->v = ws->k + rows_max * kv;
-    ws->cos = ws->v + rows_max * kv;
-    ws->sin = ws->cos + rows_max * half;
-    ws->score = ws->sin + rows_max * half;
-    ws->score_floats = scores;
-    *out = ws;
-    return SY_OK;
-}
-
-void sy_trunk_ws_close(sy_trunk_ws *ws)
-{
-    if (ws == NULL) return;
-    free(ws->rounded);
-    free(ws->block);
-    sy_pages_free(ws->storage, ws->storage_bytes);
-    free(ws);
-}
-
-static void clip(float *x, size_t n, float limit)
-{
-    for (size_t i = 0; i < n; i++) x[i] = fminf(fmaxf(x[i], -limit), limit);
-}
-
-/* OLMoE norms a whole projection, Qwen3 each head; then OLMoE clamps; then heads rotate. */
-static void finish_projection(const sy_trunk *trunk, float *x, const float *norm, uint32_t heads,
-                              const float *c, const float *s)
-{
-    const sy_model_desc *d = &trunk->desc;
-    const size_t hd = d->head_dim;
-
-    if (norm != NULL && d->qk_norm == 1)
-        trunk->kernels->rmsnorm(x, x, norm, d->rms_eps, heads * hd);
-    for (uint32_t h = 0; norm != NULL && d->qk_norm == 2 && h < heads; h++)
-        trunk->kernels->rmsnorm(x + h * hd, x + h * hd, norm, d->rms_eps, hd);
-    if (d->qkv_clip > 0.0f) clip(x, heads * hd, d->qkv_clip);
-    for (uint32_t h = 0; h < heads; h++) trunk->kernels->rope(x + h * hd, c, s, d->rotary_dim / 2);
-}
-
-typedef struct step {
-    const sy_trunk *trunk;
-    sy_trunk_ws *ws;
-    sy_kv *kv;
-    uint32_t layer;
-    float *x;
-    const sy_batch *batch;
-    uint32_t n_blocks;       /* of rows: ws->block */
-    uint32_t heads_together; /* query heads of a task */
-} step;
-
-/* Puts a row's rotated keys and its values where its position belongs. */
-static void store_kv(const step *s, uint32_t t)
-{
-    const sy_model_desc *d = &s->trunk->desc;
-    const size_t hd = d->head_dim, width = d->n_kv_heads * hd;
-    const uint32_t position = s->batch->position[t];
-    const uint32_t page = s->batch->seq[t]->page[position / SY_KV_PAGE];
-    const size_t at = position % SY_KV_PAGE * hd;
-
-    for (uint32_t h = 0; h < d->n_kv_heads; h++) {
-        memcpy(sy_kv_at(s->kv, s->layer, page, 0, h) + at, s->ws->k + t * width + h * hd,
-               hd * sizeof(float));
-        memcpy(sy_kv_at(s->kv, s->layer, page, 1, h) + at, s->ws->v + t * width + h * hd,
-               hd * sizeof(float));
-    }
-}
-
-/* Row i of the batch: rotate, clamp, store. Rows are independent of each other. */
-static void project_task(void *arg, size_t t, unsigned thread)
-{
-    const step *s = arg;
-    const sy_model_desc *d = &s->trunk->desc;
-    const trunk_layer *w = &s->trunk->layer[s->layer];
-    const size_t hd = d->head_dim, half = d->rotary_dim / 2;
-    const float *c = s->ws->cos + t * half, *sn = s->ws->sin + t * half;
-
-    (void)thread;
-    finish_projection(s->trunk, s->ws->q + t * d->n_heads * hd, w->q_norm, d->n_heads, c, sn);
-    finish_projection(s->trunk, s->ws->k + t * d->n_kv_heads * hd, w->k_norm, d->n_kv_heads, c, sn);
-    if (d->qkv_clip > 0.0f)
-        clip(s->ws->v + t * d->n_kv_heads * hd, d->n_kv_heads * hd, d->qkv_clip);
-    store_kv(s, (uint32_t)t);
+    return (size_t)rows_together(trunk) * heads_together(trunk) * score_stride(&trunk->desc);
 }
 
 /* What one task works on: rows [begin, end) of one sequence, query heads [head, head_end), which
@@ -155,11 +60,14 @@ typedef struct queries {
     float scale;
 } queries;
 
-static uint32_t first_key(const sy_model_desc *d, uint32_t position)
+/* The first one that a row sees. */
+static uint32_t first_key(const trunk_step *s, uint32_t position)
 {
-    return d->sliding_window != 0 && position >= d->sliding_window
-               ? position - d->sliding_window + 1
-               : 0;
+    uint32_t first = 0;
+
+    if (s->window != 0 && position >= s->window) first = position - s->window + 1;
+    if (s->chunk != 0) first = SY_MAX(first, position - position % s->chunk);
+    return first;
 }
 
 /* Keys (or values) [from, to) of one page, and what of the next page to ask for meanwhile: a page
@@ -172,38 +80,40 @@ typedef struct key_run {
 } key_run;
 
 /* A row's scores of the run for all heads of the task, or the sums of its values. */
-static void attend_run(const step *s, const queries *q, uint32_t t, key_run *run, int value)
+static void attend_run(const trunk_step *s, const queries *q, uint32_t t, key_run *run, int value)
 {
     const sy_kernels *kernels = s->trunk->kernels;
-    const sy_model_desc *d = &s->trunk->desc;
-    const size_t hd = d->head_dim, n_heads = q->head_end - q->head, n = run->to - run->from;
-    const size_t row = ((size_t)t * d->n_heads + q->head) * hd;
+    const size_t key_dim = s->trunk->shape.key_dim, value_dim = s->trunk->shape.value_dim;
+    const size_t n_heads = q->head_end - q->head, n = run->to - run->from;
+    const size_t row = (size_t)t * s->trunk->desc.n_heads + q->head;
+    const float *query = s->ws->query + row * key_dim;
+    float *out = s->ws->attended + row * value_dim;
     float *score = q->score + (t - q->begin) * n_heads * q->score_stride +
-                   (run->from - first_key(d, s->batch->position[t]));
+                   (run->from - first_key(s, s->batch->position[t]));
 
     for (size_t h = 0; h < n_heads; h++, score += q->score_stride) {
         for (size_t i = 0; i < run->ahead_bytes; i += SY_CACHE_LINE)
             __builtin_prefetch(run->ahead + i);
         run->ahead += run->ahead_bytes;
         if (value) {
-            kernels->attn_values(s->ws->attn + row + h * hd, score, run->at, hd, n, hd);
+            kernels->attn_values(out + h * value_dim, score, run->at, key_dim, n, value_dim);
         } else {
-            kernels->attn_scores(score, s->ws->q + row + h * hd, run->at, hd, n, hd, q->scale);
+            kernels->attn_scores(score, query + h * key_dim, run->at, key_dim, n, key_dim,
+                                 q->scale);
         }
     }
 }
 
 /* Page by page, in ascending position, every row that sees some of it. Each query asks for its
  * share of the next page. */
-static void attend_pages(const step *s, const queries *q, int value)
+static void attend_pages(const trunk_step *s, const queries *q, int value)
 {
-    const sy_model_desc *d = &s->trunk->desc;
     const uint32_t *position = s->batch->position, *pages = s->batch->seq[q->begin]->page;
     const uint32_t last_page = position[q->end - 1] / SY_KV_PAGE;
     const size_t n_queries = (size_t)(q->end - q->begin) * (q->head_end - q->head);
     const size_t share = s->kv->head_floats * sizeof(float) / n_queries;
 
-    for (uint32_t p = first_key(d, position[q->begin]) / SY_KV_PAGE; p <= last_page; p++) {
+    for (uint32_t p = first_key(s, position[q->begin]) / SY_KV_PAGE; p <= last_page; p++) {
         const uint32_t begin = p * SY_KV_PAGE, next = SY_MIN(p + 1, last_page);
         const float *keys = sy_kv_at(s->kv, s->layer, pages[p], value, q->kv_head);
         key_run run = {
@@ -212,23 +122,41 @@ static void attend_pages(const step *s, const queries *q, int value)
         };
 
         for (uint32_t t = q->begin; t < q->end; t++) {
-            run.from = SY_MAX(begin, first_key(d, position[t]));
+            run.from = SY_MAX(begin, first_key(s, position[t]));
             run.to = SY_MIN(begin + SY_KV_PAGE, position[t] + 1);
             if (run.from >= run.to) continue;
-            run.at = keys + (size_t)(run.from - begin) * d->head_dim;
+            run.at = keys + (size_t)(run.from - begin) * s->trunk->shape.key_dim;
             attend_run(s, q, t, &run, value);
+        }
+    }
+}
+
+/* Of the task's scores, row by row and head by head. */
+static void soften(const trunk_step *s, const queries *q)
+{
+    const float *sinks = s->weights->sinks;
+    float *score = q->score;
+
+    for (uint32_t t = q->begin; t < q->end; t++) {
+        const uint32_t position = s->batch->position[t];
+        const size_t n = position + 1 - first_key(s, position);
+
+        for (uint32_t h = q->head; h < q->head_end; h++, score += q->score_stride) {
+            if (sinks != NULL) score[n] = sinks[h];
+            s->trunk->kernels->softmax(score, n + (sinks != NULL));
         }
     }
 }
 
 static void attend_task(void *arg, size_t i, unsigned thread)
 {
-    const step *s = arg;
+    const trunk_step *s = arg;
     const sy_model_desc *d = &s->trunk->desc;
-    const uint32_t group = d->n_heads / d->n_kv_heads;
+    const size_t value_dim = s->trunk->shape.value_dim;
+    const uint32_t n_kv_heads = s->trunk->shape.n_heads, group = group_of(s->trunk);
     const uint32_t parts = (group + s->heads_together - 1) / s->heads_together;
-    const uint32_t part = (uint32_t)(i % parts), kv_head = (uint32_t)(i / parts % d->n_kv_heads);
-    const uint32_t block = (uint32_t)(i / parts / d->n_kv_heads);
+    const uint32_t part = (uint32_t)(i % parts), kv_head = (uint32_t)(i / parts % n_kv_heads);
+    const uint32_t block = (uint32_t)(i / parts / n_kv_heads);
     const queries q = {
         .begin = s->ws->block[block],
         .end = s->ws->block[block + 1],
@@ -239,27 +167,22 @@ static void attend_task(void *arg, size_t i, unsigned thread)
         .score_stride = score_stride(d),
         .scale = d->attention_scale,
     };
-    float *score = q.score;
 
     attend_pages(s, &q, 0);
-    for (uint32_t t = q.begin; t < q.end; t++) {
-        const uint32_t position = s->batch->position[t];
-        float *out = s->ws->attn + ((size_t)t * d->n_heads + q.head) * d->head_dim;
-
-        memset(out, 0, (q.head_end - q.head) * d->head_dim * sizeof(float));
-        for (uint32_t h = q.head; h < q.head_end; h++, score += q.score_stride)
-            s->trunk->kernels->softmax(score, position + 1 - first_key(d, position));
-    }
+    soften(s, &q);
+    for (uint32_t t = q.begin; t < q.end; t++)
+        memset(s->ws->attended + ((size_t)t * d->n_heads + q.head) * value_dim, 0,
+               (q.head_end - q.head) * value_dim * sizeof(float));
     attend_pages(s, &q, 1);
 }
 
 /* Cuts the batch into blocks of neighbouring rows of one sequence. With fewer tasks than would keep
  * the threads busy, the query heads of a kv head are spread over several. */
-static void cut_blocks(step *s)
+static void cut_blocks(trunk_step *s)
 {
-    const sy_model_desc *d = &s->trunk->desc;
+    const sy_trunk *trunk = s->trunk;
     const sy_batch *batch = s->batch;
-    const uint32_t rows_max = rows_together(d);
+    const uint32_t rows_max = rows_together(trunk);
     const size_t n_wanted = 2 * (size_t)sy_pool_threads(s->ws->pool);
     uint32_t *block = s->ws->block;
 
@@ -270,34 +193,32 @@ static void cut_blocks(step *s)
             block[s->n_blocks++] = t;
     }
     block[s->n_blocks] = batch->n_rows;
-    s->heads_together = d->n_heads / d->n_kv_heads;
+    s->heads_together = heads_together(trunk);
     while (s->heads_together > 1 &&
-           (size_t)s->n_blocks * (d->n_heads / s->heads_together) < n_wanted)
+           (size_t)s->n_blocks * (trunk->desc.n_heads / s->heads_together) < n_wanted)
         s->heads_together = (s->heads_together + 1) / 2;
 }
 
-static size_t n_attend_tasks(const step *s)
+static size_t n_attend_tasks(const trunk_step *s)
 {
-    const sy_model_desc *d = &s->trunk->desc;
-    const uint32_t group = d->n_heads / d->n_kv_heads;
+    const uint32_t group = group_of(s->trunk);
 
-    return (size_t)s->n_blocks * d->n_kv_heads *
+    return (size_t)s->n_blocks * s->trunk->shape.n_heads *
            ((group + s->heads_together - 1) / s->heads_together);
 }
 
 static void norm_task(void *arg, size_t t, unsigned thread)
 {
-    const step *s = arg;
+    const trunk_step *s = arg;
     const size_t hidden = s->trunk->desc.hidden;
 
     (void)thread;
-    s->trunk->kernels->rmsnorm(s->ws->xn + t * hidden, s->x + t * hidden,
-                               s->trunk->layer[s->layer].norm1, s->trunk->desc.rms_eps, hidden);
+    trunk_norm_row(s->trunk, s->ws->xn + t * hidden, s->x + t * hidden, &s->weights->norm1);
 }
 
 static void add_task(void *arg, size_t t, unsigned thread)
 {
-    const step *s = arg;
+    const trunk_step *s = arg;
     const size_t hidden = s->trunk->desc.hidden;
 
     (void)thread;
@@ -305,31 +226,43 @@ static void add_task(void *arg, size_t t, unsigned thread)
 }
 
 /* Scores and values of all rows are less work than waking the pool. */
-static int attention_is_small(const step *s)
+static int attention_is_small(const trunk_step *s)
 {
-    const sy_model_desc *d = &s->trunk->desc;
     uint64_t keys = 0;
 
-    for (uint32_t t = 0; t < s->batch->n_rows; t++) keys += s->batch->position[t] + 1;
-    return keys * d->n_heads * d->head_dim < 256 << 10;
+    for (uint32_t t = 0; t < s->batch->n_rows; t++) {
+        const uint32_t position = s->batch->position[t];
+        keys += position + 1 - first_key(s, position);
+    }
+    return keys * s->trunk->desc.n_heads * s->trunk->shape.key_dim < 256 << 10;
 }
 
 void sy_trunk_attention(const sy_trunk *trunk, sy_trunk_ws *ws, sy_kv *kv, uint32_t layer, float *x,
                         const sy_batch *batch)
 {
     const trunk_layer *w = &trunk->layer[layer];
-    const trunk_product qkv[] = {{ws->q, &w->q}, {ws->k, &w->k}, {ws->v, &w->v}};
+    const uint8_t flags = trunk->desc.layer[layer];
     const trunk_product out = {ws->xn, &w->o};
-    step s = {.trunk = trunk, .ws = ws, .kv = kv, .layer = layer, .x = x, .batch = batch};
+    trunk_step s = {
+        .trunk = trunk,
+        .weights = w,
+        .ws = ws,
+        .kv = kv,
+        .layer = layer,
+        .x = x,
+        .batch = batch,
+        .window = (flags & SY_LAYER_SLIDING) != 0 ? trunk->desc.sliding_window : 0,
+        .chunk = (flags & SY_LAYER_CHUNKED) != 0 ? trunk->desc.attention_chunk : 0,
+    };
     /* A few rows are normed in less time than waking the pool takes. */
     sy_pool *rows_pool = (size_t)batch->n_rows * trunk->desc.hidden < 64 << 10 ? NULL : ws->pool;
     sy_pool *pool = attention_is_small(&s) ? NULL : ws->pool;
 
     cut_blocks(&s);
     sy_pool_run(rows_pool, batch->n_rows, norm_task, &s);
-    trunk_matmuls(trunk, ws, qkv, SY_COUNT_OF(qkv), ws->xn, batch->n_rows);
-    sy_pool_run(pool, batch->n_rows, project_task, &s);
+    trunk_project(&s, pool);
     sy_pool_run(pool, n_attend_tasks(&s), attend_task, &s);
+    if (trunk->shape.is_latent) trunk_raise_values(&s);
     trunk_matmuls(trunk, ws, &out, 1, ws->attn, batch->n_rows);
     sy_pool_run(rows_pool, batch->n_rows, add_task, &s);
 }

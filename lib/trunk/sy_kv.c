@@ -9,12 +9,15 @@
 
 uint64_t sy_kv_page_bytes(const sy_model_desc *desc)
 {
-    return (uint64_t)desc->n_layers * 2 * desc->n_kv_heads * desc->head_dim * SY_KV_PAGE *
-           sizeof(float);
+    const sy_kv_shape shape = sy_kv_shape_of(desc);
+    const uint64_t copies = shape.is_latent ? 1 : 2;
+
+    return desc->n_layers * copies * shape.n_heads * shape.key_dim * SY_KV_PAGE * sizeof(float);
 }
 
 sy_status sy_kv_open(sy_kv **out, const sy_model_desc *desc, uint32_t n_pages, sy_error *err)
 {
+    const sy_kv_shape shape = sy_kv_shape_of(desc);
     sy_kv *kv = calloc(1, sizeof(*kv));
     const uint64_t bytes = sy_kv_page_bytes(desc) * n_pages;
 
@@ -36,9 +39,10 @@ sy_status sy_kv_open(sy_kv **out, const sy_model_desc *desc, uint32_t n_pages, s
     }
     kv->bytes = bytes;
     kv->n_pages = n_pages;
-    kv->head_floats = (size_t)SY_KV_PAGE * desc->head_dim;
-    kv->half_floats = kv->head_floats * desc->n_kv_heads;
-    kv->layer_floats = kv->half_floats * 2 * n_pages;
+    kv->head_floats = (size_t)SY_KV_PAGE * shape.key_dim;
+    kv->value_floats = shape.is_latent ? 0 : kv->head_floats * shape.n_heads;
+    kv->page_floats = kv->head_floats * shape.n_heads + kv->value_floats;
+    kv->layer_floats = kv->page_floats * n_pages;
     for (uint32_t i = 0; i < n_pages; i++) kv->free_page[i] = n_pages - 1 - i;
     kv->n_free = n_pages;
     *out = kv;
@@ -83,5 +87,5 @@ void sy_kv_release(sy_kv *kv, sy_kv_seq *seq)
 {
     while (seq->n_pages > 0) kv->free_page[kv->n_free++] = seq->page[--seq->n_pages];
     free(seq->page);
-    *seq = (sy_kv_seq){0};
+    *seq = (sy_kv_seq){.is_long = seq->is_long}; /* it may be computed again */
 }

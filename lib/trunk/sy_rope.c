@@ -48,9 +48,10 @@ static float llama3(const sy_rope_desc *rope, float inv)
     return (1.0f - t) * inv / rope->factor + t * inv;
 }
 
-void sy_rope_frequencies(float *inv, const sy_model_desc *desc)
+void sy_rope_frequencies(float *inv, const sy_model_desc *desc, int is_long)
 {
     const sy_rope_desc *rope = &desc->rope;
+    const float *factor = is_long ? rope->long_factor : rope->short_factor;
     const yarn_ramp ramp = rope->type == SY_ROPE_YARN ? make_ramp(desc) : (yarn_ramp){0, 0};
 
     for (uint32_t i = 0; i < desc->rotary_dim / 2; i++) {
@@ -61,6 +62,7 @@ void sy_rope_frequencies(float *inv, const sy_model_desc *desc)
         case SY_ROPE_LINEAR: inv[i] = 1.0f / period / rope->factor; break;
         case SY_ROPE_LLAMA3: inv[i] = llama3(rope, 1.0f / period); break;
         case SY_ROPE_YARN: inv[i] = yarn(rope, &ramp, period, (float)i); break;
+        case SY_ROPE_LONG: inv[i] = 1.0f / (factor[i] * period); break;
         }
     }
 }

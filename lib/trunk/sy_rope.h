@@ -6,13 +6,15 @@
  * - llama3: waves of length w = 2 pi / f[i] above L / low are divided by factor, those below L /
  *   high are kept; between, t = (L/w - low) / (high - low) and f[i] * ((1 - t) / factor + t).
  * - yarn: the dimension that turns r times within L is d ln(L / (2 pi r)) / (2 ln theta); f[i] is
- *   kept below that of beta_fast, divided by factor above that of beta_slow, a ramp between. */
+ *   kept below that of beta_fast, divided by factor above that of beta_slow, a ramp between.
+ * - long: f[i] divided by factor i of the short list or the long one. */
 #ifndef SY_ROPE_H
 #define SY_ROPE_H
 
 #include "sy_model.h"
 
-/* inv: [rotary_dim / 2]. */
-void sy_rope_frequencies(float *inv, const sy_model_desc *desc);
+/* inv: [rotary_dim / 2]. is_long: of sequences that may pass L; says nothing but with SY_ROPE_LONG.
+ */
+void sy_rope_frequencies(float *inv, const sy_model_desc *desc, int is_long);
 
 #endif

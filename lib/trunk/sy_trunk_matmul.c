@@ -30,6 +30,16 @@ static size_t chunks_of(const sy_panels *w, size_t chunk)
     return (sy_panels_count(w->n) + chunk - 1) / chunk;
 }
 
+/* To every row's outputs of panels [begin, end). */
+static void add_bias(const matmul_job *j, const trunk_product *p, size_t begin, size_t end)
+{
+    const size_t width = p->matrix->w.n, column = begin * SY_PANEL;
+    const size_t n = SY_MIN(end * SY_PANEL, width) - column;
+
+    for (size_t t = 0; t < j->rows; t++)
+        j->kernels->add(p->y + t * width + column, p->matrix->bias + column, n);
+}
+
 /* Task i of all products' chunks, one product after the other. */
 static void matmul_task(void *arg, size_t i, unsigned thread)
 {
@@ -37,15 +47,16 @@ static void matmul_task(void *arg, size_t i, unsigned thread)
     const trunk_product *p = j->product;
 
     (void)thread;
-    for (; i >= chunks_of(p->w, j->chunk); p++) i -= chunks_of(p->w, j->chunk);
-    const size_t begin = i * j->chunk;
-    const size_t end = SY_MIN(begin + j->chunk, sy_panels_count(p->w->n));
+    for (; i >= chunks_of(&p->matrix->w, j->chunk); p++) i -= chunks_of(&p->matrix->w, j->chunk);
+    const sy_panels *w = &p->matrix->w;
+    const size_t begin = i * j->chunk, end = SY_MIN(begin + j->chunk, sy_panels_count(w->n));
     if (j->rounded != NULL)
-        j->kernels->matmul_q8(p->y, p->w->n, j->rounded, NULL, j->rows, p->w, begin, end);
+        j->kernels->matmul_q8(p->y, w->n, j->rounded, NULL, j->rows, w, begin, end);
     else if (j->pairs != NULL)
-        j->kernels->matmul_bf16(p->y, p->w->n, j->pairs, j->k, NULL, j->rows, p->w, begin, end);
+        j->kernels->matmul_bf16(p->y, w->n, j->pairs, j->k, NULL, j->rows, w, begin, end);
     else
-        j->kernels->matmul(p->y, p->w->n, j->x, j->k, NULL, j->rows, p->w, begin, end);
+        j->kernels->matmul(p->y, w->n, j->x, j->k, NULL, j->rows, w, begin, end);
+    if (p->matrix->bias != NULL) add_bias(j, p, begin, end);
 }
 
 static void round_task(void *arg, size_t i, unsigned thread)
@@ -63,7 +74,8 @@ static void round_task(void *arg, size_t i, unsigned thread)
 sy_status trunk_ws_rounding(sy_trunk_ws *ws, const sy_trunk *trunk)
 {
     const sy_model_desc *d = &trunk->desc;
-    const size_t width = SY_MAX((size_t)d->hidden, (size_t)d->n_heads * d->head_dim);
+    const size_t inner = SY_MAX(trunk_attn_width(d), (size_t)d->mla.q_rank);
+    const size_t width = SY_MAX((size_t)d->hidden, SY_MAX(inner, trunk_mlp_width(d)));
 
     if (trunk->precision.activations == SY_ACT_F32) return SY_OK;
     const size_t bytes = trunk->precision.activations == SY_ACT_Q8
@@ -77,15 +89,15 @@ sy_status trunk_ws_rounding(sy_trunk_ws *ws, const sy_trunk *trunk)
 void trunk_matmuls(const sy_trunk *trunk, sy_trunk_ws *ws, const trunk_product *product, size_t n,
                    const float *x, size_t rows)
 {
-    const sy_panels *w = product[0].w;
+    const sy_panels *w = &product[0].matrix->w;
     matmul_job job = {trunk->kernels, product, n, x, rows, w->k, CHUNK_MIN, NULL, NULL};
     size_t tasks = 0, columns = 0;
     sy_qrows rounded;
 
     if (rows == 0) return;
     for (size_t i = 0; i < n; i++) {
-        SY_ASSERT(product[i].w->k == w->k);
-        columns += product[i].w->n;
+        SY_ASSERT(product[i].matrix->w.k == w->k);
+        columns += product[i].matrix->w.n;
     }
     const int small =
         columns <= UINT32_MAX && sy_kernels_is_small(rows, (uint32_t)columns, w->k, w->dtype);
@@ -93,7 +105,7 @@ void trunk_matmuls(const sy_trunk *trunk, sy_trunk_ws *ws, const trunk_product *
     if (rows >= MANY_ROWS &&
         columns / (CHUNK_MAX * SY_PANEL) >= TASKS_A_THREAD * (size_t)sy_pool_threads(pool))
         job.chunk = CHUNK_MAX;
-    for (size_t i = 0; i < n; i++) tasks += chunks_of(product[i].w, job.chunk);
+    for (size_t i = 0; i < n; i++) tasks += chunks_of(&product[i].matrix->w, job.chunk);
     if (trunk->precision.activations == SY_ACT_Q8) {
         sy_qrows_at(&rounded, ws->rounded, rows, w->k);
         job.rounded = &rounded;

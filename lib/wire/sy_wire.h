@@ -20,6 +20,7 @@
 #include "sy_status.h"
 
 #define SY_WIRE_NAME_MAX         128
+#define SY_WIRE_LAYERS_TEXT_MAX  4096
 #define SY_WIRE_TEXT_MAX         (4u << 20) /* bytes of a prompt */
 #define SY_WIRE_TOKENS_MAX       (1u << 20)
 #define SY_WIRE_STOPS_MAX        16
@@ -135,9 +136,10 @@ typedef struct sy_node_state {
     const sy_device_load *device;
 } sy_node_state;
 
-/* A shard on its way from one node to another: the bytes of gate, up and down as the checkpoint
- * stores them, row-major, one after the other. */
-#define SY_WIRE_CHUNK_MAX (4u << 20)
+/* A shard on its way from one node to another: the bytes of gate, up and down as they are held,
+ * row-major, one after the other, then those of their biases. */
+#define SY_WIRE_CHUNK_MAX   (4u << 20)
+#define SY_WIRE_TENSORS_MAX 6u
 typedef struct sy_fetch_request {
     const char *model;
     uint32_t layer, expert;
@@ -147,10 +149,11 @@ typedef struct sy_fetch_request {
 typedef struct sy_shard_chunk {
     uint32_t layer, expert;
     uint64_t content_hash, probe_hash; /* of the whole shard */
-    uint64_t total_bytes, offset;      /* total: exactly what the three tensors need */
+    uint64_t total_bytes, offset;      /* total: exactly what the tensors need */
     uint64_t chunk_hash;               /* XXH3 64 of data */
-    sy_dtype dtype[3];                 /* gate, up, down */
-    uint32_t rows[3], cols[3];
+    uint32_t n_tensors;                /* 3: gate, up, down; 6: and their biases, f32 [rows,1] */
+    sy_dtype dtype[SY_WIRE_TENSORS_MAX];
+    uint32_t rows[SY_WIRE_TENSORS_MAX], cols[SY_WIRE_TENSORS_MAX];
     const void *data; /* [n_bytes], 1..SY_WIRE_CHUNK_MAX; offset + n_bytes <= total_bytes */
     size_t n_bytes;
 } sy_shard_chunk;
@@ -239,6 +242,7 @@ typedef struct sy_model_info { /* ListModels' Model and DescribeModel's ModelDes
     uint32_t layers, hidden, experts, top_k, expert_ffn, vocab, context;
     int ready;
     uint64_t placement_hash, structure_hash, placement_epoch;
+    const char *moe_layers; /* "3-60": those with experts */
 } sy_model_info;
 typedef struct sy_model_list {
     uint32_t n_models;

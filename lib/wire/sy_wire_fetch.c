@@ -6,7 +6,7 @@
 #include "sy_wire_in.h"
 #include "sy_wire_out.h"
 
-#define N_TENSORS 3 /* gate, up, down */
+#define N_MATRICES 3 /* gate, up, down */
 
 static void check_expert(sy_wire_in *in, uint32_t expert)
 {
@@ -46,25 +46,39 @@ sy_status sy_wire_fetch_request_encode(sy_frame *out, const sy_fetch_request *in
     return sy_wire_pack(out, &msg.base, bulk);
 }
 
-/* The three tensors. Returns the bytes they need, which fit 64 bits whatever the shapes are. */
+/* Gate's, up's and down's biases are as many elements as those have rows. */
+static int check_bias(sy_wire_in *in, const char *name, const sy_shard_chunk *chunk, size_t i)
+{
+    const uint32_t rows = chunk->rows[i - N_MATRICES];
+
+    if (chunk->dtype[i] == SY_F32 && chunk->rows[i] == rows && chunk->cols[i] == 1) return 1;
+    sy_wire_refuse(in, "%s: %s [%" PRIu32 ",%" PRIu32 "], must be a bias, f32 [%" PRIu32 ",1]",
+                   name, sy_dtype_name(chunk->dtype[i]), chunk->rows[i], chunk->cols[i], rows);
+    return 0;
+}
+
+/* The tensors. Returns the bytes they need, which fit 64 bits whatever the shapes are. */
 static uint64_t read_tensors(sy_shard_chunk *out, sy_wire_in *in,
                              const Switchyard__V1__ShardChunk *msg)
 {
     uint64_t total_bytes = 0;
 
-    if (msg->n_tensor != N_TENSORS) {
-        sy_wire_refuse(in, "tensor: %zu elements, must be %d: gate, up, down", msg->n_tensor,
-                       N_TENSORS);
+    if (msg->n_tensor != N_MATRICES && msg->n_tensor != SY_WIRE_TENSORS_MAX) {
+        sy_wire_refuse(in, "tensor: %zu elements, must be %d: gate, up, down; or %u: their biases",
+                       msg->n_tensor, N_MATRICES, SY_WIRE_TENSORS_MAX);
         return 0;
     }
-    for (size_t i = 0; i < N_TENSORS; i++) {
-        static const char *const name[N_TENSORS] = {"tensor[0]", "tensor[1]", "tensor[2]"};
+    out->n_tensors = (uint32_t)msg->n_tensor;
+    for (size_t i = 0; i < msg->n_tensor; i++) {
+        static const char *const name[SY_WIRE_TENSORS_MAX] = {
+            "tensor[0]", "tensor[1]", "tensor[2]", "tensor[3]", "tensor[4]", "tensor[5]"};
         const Switchyard__V1__ShardTensor *one = msg->tensor[i];
 
         if (!sy_wire_weights_shape(in, name[i], (int)one->dtype, one->rows, one->cols)) return 0;
         out->dtype[i] = (sy_dtype)one->dtype;
         out->rows[i] = one->rows;
         out->cols[i] = one->cols;
+        if (i >= N_MATRICES && !check_bias(in, name[i], out, i)) return 0;
         total_bytes += (uint64_t)one->rows * sy_dtype_row_bytes(out->dtype[i], one->cols);
     }
     return total_bytes;
@@ -106,12 +120,13 @@ sy_status sy_wire_shard_chunk_decode(sy_shard_chunk *out, sy_arena *arena, const
 
 sy_status sy_wire_shard_chunk_encode(sy_frame *out, const sy_shard_chunk *in, sy_buf *bulk)
 {
-    Switchyard__V1__ShardTensor tensor[N_TENSORS];
-    Switchyard__V1__ShardTensor *tensors[N_TENSORS];
+    Switchyard__V1__ShardTensor tensor[SY_WIRE_TENSORS_MAX];
+    Switchyard__V1__ShardTensor *tensors[SY_WIRE_TENSORS_MAX];
     Switchyard__V1__ShardChunk msg;
 
     switchyard__v1__shard_chunk__init(&msg);
-    for (size_t i = 0; i < N_TENSORS; i++) {
+    SY_ASSERT(in->n_tensors <= SY_WIRE_TENSORS_MAX);
+    for (size_t i = 0; i < in->n_tensors; i++) {
         switchyard__v1__shard_tensor__init(&tensor[i]);
         tensor[i].dtype = (Switchyard__V1__DType)in->dtype[i];
         tensor[i].rows = in->rows[i];
@@ -125,7 +140,7 @@ sy_status sy_wire_shard_chunk_encode(sy_frame *out, const sy_shard_chunk *in, sy
     msg.total_bytes = in->total_bytes;
     msg.offset = in->offset;
     msg.chunk_hash = in->chunk_hash;
-    msg.n_tensor = N_TENSORS;
+    msg.n_tensor = in->n_tensors;
     msg.tensor = tensors;
     msg.data = (ProtobufCBinaryData){.len = in->n_bytes, .data = sy_wire_lend(in->data)};
     return sy_wire_pack(out, &msg.base, bulk);

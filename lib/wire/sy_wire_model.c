@@ -52,7 +52,8 @@ sy_status sy_wire_model_description_decode(sy_model_info *out, sy_arena *arena, 
     const Switchyard__V1__ModelDescription *msg;
     sy_wire_in in;
 
-    *out = (sy_model_info){.name = "", .family = "", .architecture = "", .not_ready_reason = ""};
+    *out = (sy_model_info){
+        .name = "", .family = "", .architecture = "", .not_ready_reason = "", .moe_layers = ""};
     sy_wire_in_init(&in, arena, err);
     msg = sy_wire_unpack(&in, &switchyard__v1__model_description__descriptor, iov, n);
     if (msg == NULL) return in.status;
@@ -67,6 +68,7 @@ sy_status sy_wire_model_description_decode(sy_model_info *out, sy_arena *arena, 
     out->vocab = msg->vocab;
     out->context = msg->context;
     out->structure_hash = msg->structure_hash;
+    out->moe_layers = sy_wire_text(&in, "moe_layers", msg->moe_layers, SY_WIRE_LAYERS_TEXT_MAX);
     check_sizes(&in, out);
     return in.status;
 }
@@ -87,6 +89,7 @@ sy_status sy_wire_model_description_encode(sy_frame *out, const sy_model_info *i
     msg.vocab = in->vocab;
     msg.context = in->context;
     msg.structure_hash = in->structure_hash;
+    msg.moe_layers = sy_wire_lend_text(in->moe_layers);
     return sy_wire_pack(out, &msg.base, bulk);
 }
 
@@ -108,6 +111,7 @@ static void read_model(sy_model_info *out, sy_wire_in *in, const Switchyard__V1_
         .placement_hash = msg->placement_hash,
         .structure_hash = msg->structure_hash,
         .placement_epoch = msg->placement_epoch,
+        .moe_layers = sy_wire_text(in, "moe_layers", msg->moe_layers, SY_WIRE_LAYERS_TEXT_MAX),
     };
     check_sizes(in, out);
 }
@@ -151,6 +155,7 @@ static void put_model(Switchyard__V1__Model *msg, const sy_model_info *in)
     msg->placement_hash = in->placement_hash;
     msg->structure_hash = in->structure_hash;
     msg->placement_epoch = in->placement_epoch;
+    msg->moe_layers = sy_wire_lend_text(in->moe_layers);
 }
 
 sy_status sy_wire_model_list_encode(sy_frame *out, const sy_model_list *in, sy_buf *bulk)

@@ -21,6 +21,7 @@ static sy_status check_request(const aggregator *agg, const sy_forward_request *
     if (r->layer >= agg->desc->n_layers)
         return sy_error_set(err, SY_EINVAL, "layer: %u, but the model has %u", r->layer,
                             agg->desc->n_layers);
+    if (!sy_model_has_experts(agg->desc, r->layer)) return sy_service_refuse_dense(r->layer, err);
     if (r->hidden.cols != agg->desc->hidden)
         return sy_error_set(err, SY_EINVAL, "hidden: %u columns, but the model's hidden size is %u",
                             r->hidden.cols, agg->desc->hidden);

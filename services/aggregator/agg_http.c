@@ -91,12 +91,16 @@ static void put_targets(sy_strbuf *body, const agg_view *view, const sy_model *m
 static void put_load(sy_strbuf *body, agg_peers *peers, const sy_model *model)
 {
     const sy_model_desc *desc = sy_model_describe(model);
+    const sy_grid grid = sy_grid_of(desc->n_layers, desc->n_experts, desc->layer, SY_LAYER_DENSE);
     const size_t n = (size_t)desc->n_layers * desc->n_experts;
+    char moe_layers[SY_GRID_TEXT_BYTES];
     _Atomic uint64_t *rows = agg_peers_rows(peers);
 
+    sy_grid_format(moe_layers, sizeof(moe_layers), &grid);
     put_model(body, model);
-    sy_strbuf_printf(body, ",\"layers\":%u,\"experts\":%u,\"since_us\":%lld,\"rows\":[",
-                     desc->n_layers, desc->n_experts, (long long)agg_peers_since_us(peers));
+    sy_strbuf_printf(
+        body, ",\"layers\":%u,\"experts\":%u,\"moe_layers\":\"%s\",\"since_us\":%lld,\"rows\":[",
+        desc->n_layers, desc->n_experts, moe_layers, (long long)agg_peers_since_us(peers));
     for (size_t i = 0; i < n; i++)
         sy_strbuf_printf(body, i == 0 ? "%llu" : ",%llu",
                          (unsigned long long)atomic_load_explicit(&rows[i], memory_order_relaxed));

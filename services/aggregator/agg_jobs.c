@@ -39,7 +39,10 @@ void agg_models_message(void *ctx, sy_call *call, sy_msg *msg)
 {
     aggregator *agg = ctx;
     sy_snapshot *snapshot = sy_control_snapshot(sy_service_control(agg->service));
+    const sy_grid grid =
+        sy_grid_of(agg->desc->n_layers, agg->desc->n_experts, agg->desc->layer, SY_LAYER_DENSE);
     char why[sizeof(agg->not_ready)];
+    char moe_layers[SY_GRID_TEXT_BYTES];
     sy_model_info info = {.name = sy_model_name(agg->model),
                           .family = agg->desc->family,
                           .architecture = agg->desc->architecture,
@@ -50,11 +53,13 @@ void agg_models_message(void *ctx, sy_call *call, sy_msg *msg)
                           .expert_ffn = agg->desc->expert_ffn,
                           .vocab = agg->desc->vocab,
                           .context = agg->desc->context,
-                          .structure_hash = sy_model_structure_hash(agg->model)};
+                          .structure_hash = sy_model_structure_hash(agg->model),
+                          .moe_layers = moe_layers};
     const sy_model_list list = {1, &info};
     sy_frame frame;
 
     (void)msg;
+    sy_grid_format(moe_layers, sizeof(moe_layers), &grid);
     pthread_mutex_lock(&agg->ready_mutex);
     info.ready = agg->ready;
     memcpy(why, agg->not_ready, sizeof(why));

@@ -168,18 +168,45 @@ size_t agg_row_bytes(const agg_lane *lane)
     return lane->desc->hidden * sy_dtype_bytes(lane->x.dtype);
 }
 
+/* Rows as experts get them and *weight of what they give: for gates that scale what goes in, the
+ * rows times their weight, and 1. */
+static sy_status scale_inputs(agg_lane *lane, sy_moe_call *call, const float **weight)
+{
+    const size_t hidden = lane->desc->hidden, n = call->n_rows;
+    const float *x = call->x;
+    float *scaled, *ones;
+    sy_status st;
+
+    *weight = lane->weight;
+    if (!lane->desc->gate.scales_input) return SY_OK;
+    scaled = sy_arena_alloc(&lane->arena, (n * hidden + 1) * sizeof(*scaled));
+    ones = sy_arena_alloc(&lane->arena, (n + 1) * sizeof(*ones));
+    if (scaled == NULL || ones == NULL) return SY_ENOMEM;
+    sy_moe_scale_rows(scaled, x, lane->weight, call->n_rows, hidden);
+    for (size_t t = 0; t < n; t++) ones[t] = 1.0f;
+    *weight = ones;
+    call->x = scaled;
+    st = agg_rows_to_send(&lane->x, call, hidden, lane->config->wire_rows, &lane->arena,
+                          lane->config->kernels);
+    call->x = x;
+    return st;
+}
+
 static sy_status layer_states(agg_lane *lane, sy_moe_call *call, uint32_t k)
 {
     int64_t at_us = sy_clock_us();
     sy_moe_times times = {0};
+    const float *weight;
     sy_status st = agg_rows_to_send(&lane->x, call, lane->desc->hidden, lane->config->wire_rows,
                                     &lane->arena, lane->config->kernels);
 
     if (st != SY_OK) return sy_error_set(&call->error, st, "no memory for %u rows", call->n_rows);
     SY_TRY(agg_route(lane, call, k));
+    st = scale_inputs(lane, call, &weight);
+    if (st != SY_OK) return sy_error_set(&call->error, st, "no memory for %u rows", call->n_rows);
     sy_moe_lap(&times.route_us, &at_us);
-    SY_TRY(sy_plan_build(&lane->plan, lane->expert, lane->weight, call->n_rows, k,
-                         lane->desc->n_experts, &call->error));
+    SY_TRY(sy_plan_build(&lane->plan, lane->expert, weight, call->n_rows, k, lane->desc->n_experts,
+                         &call->error));
     lane->summed = sy_arena_calloc(&lane->arena, call->n_rows + 1, sizeof(*lane->summed));
     if (lane->summed == NULL)
         return sy_error_set(&call->error, SY_ENOMEM, "no memory for %u rows", call->n_rows);

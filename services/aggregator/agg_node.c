@@ -66,7 +66,7 @@ sy_shard_identity agg_node_copy(const agg_node *node, uint32_t shard)
 
 static void set_refused(agg_node *node, uint32_t shard, agg_refusal why)
 {
-    const uint32_t experts = node->peers->experts;
+    const uint32_t experts = node->peers->grid.experts;
     const uint8_t before = atomic_exchange(&node->refused[shard], (uint8_t)why);
 
     if (before == why) return;
@@ -225,8 +225,8 @@ static sy_status take_shards(agg_node *node, const sy_node_state *state, sy_aren
     if (state->full && named == NULL) return SY_ENOMEM;
     for (uint32_t i = 0; i < state->n_shards; i++) {
         const sy_shard_info *info = &state->shard[i];
-        if (info->layer >= peers->layers || info->expert >= peers->experts) continue;
-        const uint32_t shard = info->layer * peers->experts + info->expert;
+        if (!sy_grid_holds(&peers->grid, info->layer, info->expert)) continue;
+        const uint32_t shard = info->layer * peers->grid.experts + info->expert;
         set_state(node, shard, info->state,
                   (sy_shard_identity){.content = info->content_hash, .probe = info->probe_hash});
         if (named != NULL) named[shard] = 1;
@@ -326,7 +326,8 @@ static agg_node *node_alloc(agg_peers *peers, const sy_member *member, uint32_t 
 agg_node *agg_node_open(agg_peers *peers, sy_member_kind kind, const sy_member *member)
 {
     const int expert = kind == SY_MEMBER_NODE;
-    agg_node *node = node_alloc(peers, member, expert ? peers->layers * peers->experts : 0);
+    agg_node *node =
+        node_alloc(peers, member, expert ? peers->grid.layers * peers->grid.experts : 0);
     sy_error err = {0};
 
     if (node == NULL) {

@@ -364,8 +364,7 @@ sy_status agg_peers_open(agg_peers **out, const sy_model *model, size_t message_
     if (peers == NULL) return sy_error_set(err, st, "no memory for the peers");
     pthread_mutex_init(&peers->mutex, NULL);
     peers->model = model;
-    peers->layers = desc->n_layers;
-    peers->experts = desc->n_experts;
+    peers->grid = sy_grid_of(desc->n_layers, desc->n_experts, desc->layer, SY_LAYER_DENSE);
     peers->message_bytes_max = message_bytes_max;
     peers->structure_hash = sy_model_structure_hash(model);
     peers->arithmetic = sy_arithmetic_name(SY_ACT_F32);
@@ -373,7 +372,7 @@ sy_status agg_peers_open(agg_peers **out, const sy_model *model, size_t message_
     strncpy(peers->model_name, sy_model_name(model), sizeof(peers->model_name) - 1);
     open_metrics(peers);
     SY_TRY(sy_wire_model_query_encode(&peers->watch_request, &query, NULL));
-    peers->rows = calloc((size_t)peers->layers * peers->experts, sizeof(*peers->rows));
+    peers->rows = calloc((size_t)peers->grid.layers * peers->grid.experts, sizeof(*peers->rows));
     if (peers->rows != NULL) publish(peers);
     if (peers->view == NULL) {
         st = sy_error_set(err, SY_ENOMEM, "no memory for the peers");
@@ -479,15 +478,19 @@ static void tell_refusal(const agg_view *view, uint32_t shard, sy_strbuf *why)
 
 static int everything_served(const agg_peers *peers, const agg_view *view, sy_strbuf *why)
 {
-    uint32_t missing = 0, first = 0, shard = 0;
+    uint32_t missing = 0, first = 0;
 
-    for (uint32_t layer = 0; layer < peers->layers; layer++)
-        for (uint32_t expert = 0; expert < peers->experts; expert++, shard++)
+    for (uint32_t layer = 0; layer < peers->grid.layers; layer++) {
+        if (!sy_grid_has(&peers->grid, layer)) continue;
+        for (uint32_t expert = 0; expert < peers->grid.experts; expert++) {
+            const uint32_t shard = layer * peers->grid.experts + expert;
             if (!shard_served(view, layer, expert, shard) && missing++ == 0) first = shard;
+        }
+    }
     if (missing == 0) return 1;
     sy_strbuf_printf(
         why, "%u shards have no reachable node that holds them; the first is layer %u expert %u",
-        missing, first / peers->experts, first % peers->experts);
+        missing, first / peers->grid.experts, first % peers->grid.experts);
     tell_refusal(view, first, why);
     return 0;
 }

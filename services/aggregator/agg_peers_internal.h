@@ -20,7 +20,7 @@ enum { AGG_MEMBERS_MAX = 1024 };
 struct agg_peers {
     sy_loop *loop;
     const sy_model *model;
-    uint32_t layers, experts;
+    sy_grid grid;
     size_t message_bytes_max;
     size_t shared_bytes_max, shared_bytes_min; /* 0, 0: no memory is shared */
     char model_name[SY_WIRE_NAME_MAX];

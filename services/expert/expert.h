@@ -71,7 +71,10 @@ typedef struct expert_loader { /* one loader thread */
 
 /* What is in memory, what is wanted, and who is told. */
 typedef struct residency {
-    uint32_t layers, experts, n_shards;
+    sy_grid grid;
+    uint32_t experts;  /* of a layer */
+    uint32_t n_shards; /* places in the tables, [layers*experts]; those of layers without experts
+                          are never wanted */
     /* For requests, without a lock: [n_shards] of sy_shard_state, and where it is computed. Written
      * under the mutex. */
     _Atomic uint8_t *state;

@@ -183,6 +183,7 @@ static sy_status check_request(const expert *self, const sy_compute_request *r, 
     if (r->layer >= d->n_layers)
         return sy_error_set(err, SY_EINVAL, "layer: %u, but the model has %u", r->layer,
                             d->n_layers);
+    if (!sy_model_has_experts(d, r->layer)) return sy_service_refuse_dense(r->layer, err);
     if (r->hidden.cols != d->hidden)
         return sy_error_set(err, SY_EINVAL, "hidden: %u columns, but the model's hidden size is %u",
                             r->hidden.cols, d->hidden);

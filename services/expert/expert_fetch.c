@@ -21,6 +21,8 @@
 #define MESSAGE_BYTES    ((size_t)SY_WIRE_CHUNK_MAX + 4096)
 #define DETAIL_BYTES     2048
 
+_Static_assert(SY_SHARD_PARTS_MAX == SY_WIRE_TENSORS_MAX, "a form is copied as it is");
+
 typedef enum verdict { IN_TIME, STALLED, STOPPED } verdict;
 
 /* A call that somebody waits for. (That a whole fetch takes too long is the call's own deadline.)
@@ -159,7 +161,7 @@ static sy_status check_chunk(const taking *t, const sy_shard_chunk *c, sy_error 
         return sy_error_set(
             err, SY_EDATALOSS, "the shard changed on the way: content %016llx, before %016llx",
             (unsigned long long)c->content_hash, (unsigned long long)first->content_hash);
-    if (c->total_bytes != first->total_bytes ||
+    if (c->total_bytes != first->total_bytes || c->n_tensors != first->n_tensors ||
         memcmp(c->dtype, first->dtype, sizeof(c->dtype)) != 0 ||
         memcmp(c->rows, first->rows, sizeof(c->rows)) != 0 ||
         memcmp(c->cols, first->cols, sizeof(c->cols)) != 0)
@@ -175,7 +177,7 @@ static sy_status check_chunk(const taking *t, const sy_shard_chunk *c, sy_error 
 
 static outcome begin(taking *t, const sy_shard_chunk *c, sy_error *err)
 {
-    sy_shard_form form;
+    sy_shard_form form = {.n = c->n_tensors};
     sy_status st;
 
     memcpy(form.dtype, c->dtype, sizeof(form.dtype));

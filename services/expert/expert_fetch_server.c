@@ -56,6 +56,7 @@ static sy_status check_request(fetch *f, expert_fetch_server *self, const sy_fet
     if (layer >= desc->n_layers || expert >= desc->n_experts)
         return sy_error_set(err, SY_ENOTFOUND, "the model has no layer %u expert %u", layer,
                             expert);
+    if (!sy_model_has_experts(desc, layer)) return sy_service_refuse_dense(layer, err);
     f->shard = sy_shard_get(self->config.store, layer, expert);
     if (f->shard == NULL || f->shard->identity.probe == 0) {
         st = sy_error_set(err, SY_EPRECONDITION, "layer %u expert %u is not in memory here", layer,
@@ -160,6 +161,7 @@ static sy_status send_chunk(expert_fetch_server *self, fetch *f)
                             .probe_hash = shard->identity.probe,
                             .total_bytes = f->total_bytes,
                             .offset = f->offset,
+                            .n_tensors = f->form.n,
                             .n_bytes = n};
     sy_frame frame;
     sy_status st;

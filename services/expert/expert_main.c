@@ -171,9 +171,18 @@ static void use_options(expert *self, const expert_options *o)
     self->shares_memory = strcmp(o->shared_memory, "on") == 0;
 }
 
+static uint32_t first_with_experts(const sy_model_desc *desc)
+{
+    uint32_t layer = 0;
+
+    while (layer + 1 < desc->n_layers && !sy_model_has_experts(desc, layer)) layer++;
+    return layer;
+}
+
 static sy_status open_model(expert *self, const expert_options *o, sy_error *err)
 {
     sy_shard_form form;
+    sy_grid grid;
     sy_status st;
 
     use_options(self, o);
@@ -184,12 +193,15 @@ static sy_status open_model(expert *self, const expert_options *o, sy_error *err
     SY_TRY(sy_model_checkpoint_hash(&self->checkpoint_hash, self->model, err));
     SY_TRY(sy_shard_store_open(&self->store, self->model, self->precision, self->memory_bytes_max,
                                err));
-    sy_shard_form_of(&form, self->model, self->precision.weights, 0, 0);
+    sy_shard_form_of(&form, self->model, self->precision.weights, first_with_experts(self->desc),
+                     0);
+    grid =
+        sy_grid_of(self->desc->n_layers, self->desc->n_experts, self->desc->layer, SY_LAYER_DENSE);
     sy_log(SY_LOG_INFO,
            "model %s, checkpoint %016llx: %u layers of %u experts, %llu bytes each, weights %s, "
            "activations %s, kernels %s",
            sy_model_name(self->model), (unsigned long long)self->checkpoint_hash,
-           self->desc->n_layers, self->desc->n_experts,
+           sy_grid_moe_layers(&grid), self->desc->n_experts,
            (unsigned long long)sy_shard_form_bytes(&form), sy_weights_name(self->precision.weights),
            sy_activations_name(self->precision.activations), self->kernels->name);
 out:
@@ -266,8 +278,7 @@ static sy_status start(expert *self, const sy_service_options *o, sy_error *err)
                                                  .n_service_names = 1,
                                                  .send_queue_max = 4096,
                                                  .error_details = sy_wire_error_details},
-                                      .control = {.layers = self->desc->n_layers,
-                                                  .experts = self->desc->n_experts,
+                                      .control = {.grid = self->residency.grid,
                                                   .watch_nodes = 1,
                                                   .ctx = self,
                                                   .on_placement = on_placement,

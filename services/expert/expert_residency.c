@@ -253,7 +253,6 @@ static sy_status open_table(residency *r)
     if (r->state == NULL || r->device == NULL || r->shard == NULL || r->changed == NULL)
         return SY_ENOMEM;
     for (uint32_t i = 0; i < r->n_shards; i++) r->shard[i].wanted_device = EXPERT_NO_DEVICE;
-    r->n_in_state[SY_SHARD_ABSENT] = r->n_shards;
     return SY_OK;
 }
 
@@ -263,9 +262,11 @@ sy_status residency_open(expert *self, sy_error *err)
     pthread_condattr_t monotonic;
     sy_status st;
 
-    r->layers = self->desc->n_layers;
-    r->experts = self->desc->n_experts;
-    r->n_shards = r->layers * r->experts;
+    r->grid =
+        sy_grid_of(self->desc->n_layers, self->desc->n_experts, self->desc->layer, SY_LAYER_DENSE);
+    r->experts = r->grid.experts;
+    r->n_shards = r->grid.layers * r->experts;
+    r->n_in_state[SY_SHARD_ABSENT] = (uint32_t)sy_grid_shards(&r->grid);
     pthread_mutex_init(&r->mutex, NULL);
     pthread_mutex_init(&r->pace_mutex, NULL);
     pthread_condattr_init(&monotonic);

@@ -272,9 +272,11 @@ int watch_http_get(void *ctx, const char *path, sy_strbuf *body)
 {
     expert *self = ctx;
     residency *r = &self->residency;
+    char moe_layers[SY_GRID_TEXT_BYTES];
     int first = 1;
 
     if (strcmp(path, "/shards") != 0) return 0;
+    sy_grid_format(moe_layers, sizeof(moe_layers), &r->grid);
     residency_lock(self);
     sy_strbuf_puts(body, "{");
     put_text(body, "node", self->node);
@@ -283,10 +285,11 @@ int watch_http_get(void *ctx, const char *path, sy_strbuf *body)
     sy_strbuf_printf(
         body,
         ",\"hash\":\"%016llx\",\"checkpoint\":\"%016llx\",\"arithmetic\":\"%s\","
-        "\"weights\":\"%s\",\"activations\":\"%s\",\"devices\":[",
+        "\"weights\":\"%s\",\"activations\":\"%s\",\"layers\":%u,\"experts\":%u,"
+        "\"moe_layers\":\"%s\",\"devices\":[",
         (unsigned long long)r->placement_hash, (unsigned long long)self->checkpoint_hash,
         sy_arithmetic_name(self->precision.activations), sy_weights_name(self->precision.weights),
-        sy_activations_name(self->precision.activations));
+        sy_activations_name(self->precision.activations), r->grid.layers, r->experts, moe_layers);
     put_devices(self, body);
     sy_strbuf_puts(body, "],\"shards\":[");
     for (uint32_t i = 0; i < r->n_shards; i++) {

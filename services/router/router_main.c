@@ -8,6 +8,11 @@
 #include "router_work.h"
 #include "sy_log.h"
 
+static sy_grid router_grid(const sy_model_desc *desc)
+{
+    return sy_grid_of(desc->n_layers, desc->n_experts, desc->layer, SY_LAYER_DENSE);
+}
+
 static sy_status open_model(router *self, const sy_service_options *o, sy_error *err)
 {
     sy_status st;
@@ -17,8 +22,9 @@ static sy_status open_model(router *self, const sy_service_options *o, sy_error 
     self->desc = sy_model_describe(self->model);
     SY_TRY(sy_model_checkpoint_hash(&self->checkpoint_hash, self->model, err));
     SY_TRY(sy_router_open(&self->gates, self->model, self->kernels, err));
+    const sy_grid grid = router_grid(self->desc);
     sy_log(SY_LOG_INFO, "model %s: gates of %u layers, %llu KB, kernels %s",
-           sy_model_name(self->model), self->desc->n_layers,
+           sy_model_name(self->model), sy_grid_moe_layers(&grid),
            (unsigned long long)(sy_router_bytes(self->gates) >> 10), self->kernels->name);
 out:
     return st;
@@ -40,20 +46,19 @@ static sy_status start(router *self, const sy_service_options *o, sy_error *err)
          .ctx = self,
          .on_message = router_describe_message},
     };
-    const sy_service_config config = {
-        .tier = "router",
-        .kind = SY_MEMBER_ROUTER,
-        .structure_hash = sy_model_structure_hash(self->model),
-        .checkpoint_hash = self->checkpoint_hash,
-        .arithmetic = SY_ARITHMETIC,
-        .server = {.methods = methods,
-                   .n_methods = SY_COUNT_OF(methods),
-                   .service_names = names,
-                   .n_service_names = 1,
-                   .send_queue_max = ROUTER_QUEUE_MAX,
-                   .error_details = sy_wire_error_details},
-        .control = {.layers = self->desc->n_layers, .experts = self->desc->n_experts, .ctx = self},
-        .model = sy_model_name(self->model)};
+    const sy_service_config config = {.tier = "router",
+                                      .kind = SY_MEMBER_ROUTER,
+                                      .structure_hash = sy_model_structure_hash(self->model),
+                                      .checkpoint_hash = self->checkpoint_hash,
+                                      .arithmetic = SY_ARITHMETIC,
+                                      .server = {.methods = methods,
+                                                 .n_methods = SY_COUNT_OF(methods),
+                                                 .service_names = names,
+                                                 .n_service_names = 1,
+                                                 .send_queue_max = ROUTER_QUEUE_MAX,
+                                                 .error_details = sy_wire_error_details},
+                                      .control = {.grid = router_grid(self->desc), .ctx = self},
+                                      .model = sy_model_name(self->model)};
 
     return sy_service_start(&self->service, o, &config, err);
 }

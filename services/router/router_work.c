@@ -47,6 +47,7 @@ static sy_status check_request(const router *self, const sy_route_request *r, sy
     if (r->layer >= d->n_layers)
         return sy_error_set(err, SY_EINVAL, "layer: %u, but the model has %u", r->layer,
                             d->n_layers);
+    if (!sy_model_has_experts(d, r->layer)) return sy_service_refuse_dense(r->layer, err);
     if (r->hidden.cols != d->hidden)
         return sy_error_set(err, SY_EINVAL, "hidden: %u columns, but the model's hidden size is %u",
                             r->hidden.cols, d->hidden);
@@ -277,6 +278,8 @@ void router_describe_message(void *ctx, sy_call *call, sy_msg *msg)
 {
     router *self = ctx;
     const sy_model_desc *d = self->desc;
+    const sy_grid grid = sy_grid_of(d->n_layers, d->n_experts, d->layer, SY_LAYER_DENSE);
+    char moe_layers[SY_GRID_TEXT_BYTES];
     sy_model_info info = {.name = sy_model_name(self->model),
                           .family = d->family,
                           .architecture = d->architecture,
@@ -287,7 +290,8 @@ void router_describe_message(void *ctx, sy_call *call, sy_msg *msg)
                           .expert_ffn = d->expert_ffn,
                           .vocab = d->vocab,
                           .context = d->context,
-                          .structure_hash = sy_model_structure_hash(self->model)};
+                          .structure_hash = sy_model_structure_hash(self->model),
+                          .moe_layers = moe_layers};
     sy_model_query query;
     sy_arena arena;
     sy_error err = {0};
@@ -295,6 +299,7 @@ void router_describe_message(void *ctx, sy_call *call, sy_msg *msg)
     size_t n;
     const sy_iov *iov = sy_msg_iov(msg, &n);
 
+    sy_grid_format(moe_layers, sizeof(moe_layers), &grid);
     sy_error_clear(&err);
     sy_arena_init(&arena, 1 << 16);
     sy_status st = sy_wire_model_query_decode(&query, &arena, iov, n, &err);

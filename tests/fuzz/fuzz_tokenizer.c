@@ -1,6 +1,7 @@
-/* fuzz_tokenizer.c - a tokenizer.json up to the first NUL byte, then a text. Whatever the file
- * says, encoding and decoding must stay inside their tables, and what is decoded must be UTF-8. */
-#include "sy_tokenizer.h"
+/* fuzz_tokenizer.c - a tokenizer.json, or where it begins otherwise a tiktoken.model, up to the
+ * first NUL byte, then a text. Whatever the file says, encoding and decoding must stay inside their
+ * tables, and what is decoded must be UTF-8. */
+#include "sy_tiktoken.h"
 #include "sy_unicode.h"
 
 #include <stdlib.h>
@@ -53,6 +54,19 @@ static void encode_and_decode(const sy_tokenizer *tokenizer, const char *text, s
     }
 }
 
+static sy_status parse(sy_tokenizer **out, const char *file, size_t n, sy_error *err)
+{
+    static const char config[] =
+        "{\"add_bos_token\":true,\"bos_token\":\"<b>\",\"added_tokens_decoder\":"
+        "{\"1000\":{\"content\":\"<b>\",\"special\":true},"
+        "\"1001\":{\"content\":\"\u00E9 \",\"rstrip\":true}}}";
+
+    if (n > 0 && file[0] != '{' && file[0] != '[') {
+        return sy_tiktoken_parse(out, file, n, config, sizeof(config) - 1, VOCAB, err);
+    }
+    return sy_tokenizer_parse(out, file, n, NULL, 0, VOCAB, err);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const uint8_t *nul = size > 0 ? memchr(data, 0, size) : NULL;
@@ -62,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     sy_tokenizer *tokenizer;
     sy_error err;
 
-    if (sy_tokenizer_parse(&tokenizer, (const char *)data, json_n, NULL, 0, VOCAB, &err) != SY_OK) {
+    if (parse(&tokenizer, (const char *)data, json_n, &err) != SY_OK) {
         require(tokenizer == NULL && err.message[0] != '\0');
         return 0;
     }

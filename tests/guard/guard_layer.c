@@ -127,7 +127,7 @@ static void open_all(guard *g, uint32_t hidden)
     sy_synth_config config = olmoe_vectors();
     sy_error err = {0};
 
-    config.recipe = SY_SYNTH_SCALED;
+    config.options.recipe = SY_SYNTH_SCALED;
     config.hidden = hidden;
     config.head_dim = hidden / config.n_heads;
     snprintf(g->dir, sizeof(g->dir), "/tmp/sy-guard-XXXXXX");

@@ -28,6 +28,21 @@ static void run_swiglu_over_u(const sy_kernels *k, const operands *o)
     k->swiglu(o->y, o->a, o->y, o->n);
 }
 
+static void run_clamped(const sy_kernels *k, const operands *o)
+{
+    k->clamped_swiglu(o->y, o->a, o->b, 7.0f, o->n);
+}
+
+static void run_clamped_over_g(const sy_kernels *k, const operands *o)
+{
+    k->clamped_swiglu(o->y, o->y, o->b, 0.5f, o->n);
+}
+
+static void run_clamped_over_u(const sy_kernels *k, const operands *o)
+{
+    k->clamped_swiglu(o->y, o->a, o->y, 0.5f, o->n);
+}
+
 static void run_rmsnorm(const sy_kernels *k, const operands *o)
 {
     k->rmsnorm(o->y, o->a, o->b, 1e-5f, o->n);
@@ -96,6 +111,9 @@ static const struct operation {
     {"swiglu", run_swiglu},
     {"swiglu over g", run_swiglu_over_g},
     {"swiglu over u", run_swiglu_over_u},
+    {"clamped swiglu", run_clamped},
+    {"clamped swiglu over g", run_clamped_over_g},
+    {"clamped swiglu over u", run_clamped_over_u},
     {"rmsnorm", run_rmsnorm},
     {"rmsnorm in place", run_rmsnorm_in_place},
     {"softmax", run_softmax},
@@ -216,6 +234,69 @@ static void reference_softmax_and_swiglu_agree_with_double(void **state)
     }
 }
 
+/* Below the limits and above them. As for swiglu, and exp's argument rounds twice, with the factor
+ * 1.702 and with the product: up to 2 * 15.4 * 2^-24 relative after exp. */
+static void clamped_swiglu_agrees_with_double(void **state)
+{
+    enum { N = 1023 };
+    static float g[N], u[N], y[N];
+    const sy_kernels *ref = sy_kernels_at(0);
+    test_random r = {TEST_SEED};
+
+    (void)state;
+    for (size_t i = 0; i < N; i++) {
+        g[i] = random_unit(&r) * 9.0f;
+        u[i] = random_unit(&r) * 9.0f;
+    }
+    ref->clamped_swiglu(y, g, u, 7.0f, N);
+    for (size_t i = 0; i < N; i++) {
+        const double a = fmin(g[i], 7.0), b = fmax(fmin(u[i], 7.0), -7.0);
+        const double want = (b + 1.0) * (a / (1.0 + exp(-1.702 * a)));
+        if (!(fabs(y[i] - want) <= (31 + 7) * 0x1p-24 * fabs(want)))
+            fail_msg("clamped swiglu %zu: want %.9g, got %.9g", i, want, (double)y[i]);
+    }
+}
+
+/* Pairs of a gate and an up, limit 7, as gpt-oss's own code computes them. */
+static void clamped_swiglu_gives_the_published_values(void **state)
+{
+    static const float g[4] = {0.5f, 8.0f, -9.0f, 1.25f}, u[4] = {-1.0f, 9.0f, -8.0f, 0.0f};
+    static const double want[4] = {0.0, 55.9996263, 1.2019071e-5, 1.1169343};
+    float h[4];
+
+    (void)state;
+    for (size_t i = 0; i < sy_kernels_count(); i++) {
+        sy_kernels_at(i)->clamped_swiglu(h, g, u, 7.0f, 4);
+        for (size_t j = 0; j < 4; j++)
+            if (!(fabs(h[j] - want[j]) <= 1e-6 * want[j]))
+                fail_msg("%s, pair %zu: want %.8g, got %.8g", sy_kernels_at(i)->name, j, want[j],
+                         (double)h[j]);
+    }
+}
+
+/* The clamps must not turn a NaN into the limit; infinities of u, and of g above, are clamped. */
+static void clamped_swiglu_keeps_a_nan_and_clamps_infinities(void **state)
+{
+    float g[19], u[19], h[19];
+
+    (void)state;
+    for (size_t i = 0; i < sy_kernels_count(); i++) {
+        for (size_t at = 0; at < 19; at++) {
+            for (size_t j = 0; j < 19; j++) g[j] = u[j] = j % 2 ? INFINITY : -1e30f;
+            g[at] = at % 2 ? NAN : 1.0f;
+            u[at] = at % 2 ? 1.0f : NAN;
+            sy_kernels_at(i)->clamped_swiglu(h, g, u, 7.0f, 19);
+            for (size_t j = 0; j < 19; j++) {
+                const double want = j % 2 ? 8.0 * 7.0 / (1.0 + exp(-1.702 * 7.0)) : 0.0;
+                const int fits = j == at ? isnan(h[j]) : fabs(h[j] - want) <= 1e-4;
+                if (!fits)
+                    fail_msg("%s: h[%zu] is %g with a NaN at %zu", sy_kernels_at(i)->name, j,
+                             (double)h[j], at);
+            }
+        }
+    }
+}
+
 /* Products that underflow leave every partial sum at -0; adding a zero for a lane without an
  * element would turn it into +0. */
 static void dot_keeps_the_sign_of_underflowing_products(void **state)
@@ -325,6 +406,9 @@ int main(void)
         cmocka_unit_test(every_implementation_gives_the_bits_of_ref),
         cmocka_unit_test(reference_sums_agree_with_double),
         cmocka_unit_test(reference_softmax_and_swiglu_agree_with_double),
+        cmocka_unit_test(clamped_swiglu_agrees_with_double),
+        cmocka_unit_test(clamped_swiglu_gives_the_published_values),
+        cmocka_unit_test(clamped_swiglu_keeps_a_nan_and_clamps_infinities),
         cmocka_unit_test(dot_keeps_the_sign_of_underflowing_products),
         cmocka_unit_test(swiglu_of_large_gates_is_the_gate_or_nothing),
         cmocka_unit_test(one_nan_makes_every_result_of_softmax_nan),

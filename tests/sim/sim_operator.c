@@ -158,8 +158,8 @@ void sim_read(world *w, uint32_t p)
         entry[n++] =
             (sy_placement_entry){field[i], strlen(field[i]), w->value[i], strlen(w->value[i])};
     }
-    SY_ASSERT(sy_snapshot_build(&snapshot, self->snapshot, entry, n, LAYERS, EXPERTS, NULL) ==
-              SY_OK);
+    SY_ASSERT(sy_snapshot_build(&snapshot, self->snapshot, entry, n,
+                                &(sy_grid){.layers = LAYERS, .experts = EXPERTS}, NULL) == SY_OK);
     sy_snapshot_unref(self->snapshot);
     self->snapshot = snapshot;
     w->report->n_refusals += sy_snapshot_refusals(snapshot) > 0;

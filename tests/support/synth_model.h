@@ -3,6 +3,10 @@
 #ifndef SYNTH_MODEL_H
 #define SYNTH_MODEL_H
 
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sy_file.h"
 #include "sy_synth.h"
 
 static inline sy_synth_config mixtral_vectors(void)
@@ -20,8 +24,7 @@ static inline sy_synth_config mixtral_vectors(void)
                              .context = 128,
                              .rms_eps = 1e-5f,
                              .rope_theta = 1e6f,
-                             .dtype = SY_F32,
-                             .recipe = SY_SYNTH_VECTORS};
+                             .options = {.dtype = SY_F32, .recipe = SY_SYNTH_VECTORS}};
 }
 
 static inline sy_synth_config olmoe_vectors(void)
@@ -37,50 +40,22 @@ static inline sy_synth_config olmoe_vectors(void)
     return config;
 }
 
-static inline sy_synth_config minimax_m2_vectors(void)
+/* The model of a published vector: tests/golden/families/NAME.json. */
+static inline void write_family(const char *dir, const char *name, sy_dtype dtype)
 {
-    sy_synth_config config = mixtral_vectors();
+    const sy_synth_options options = {.dtype = dtype, .recipe = SY_SYNTH_VECTORS};
+    char path[512];
+    char *text = NULL;
+    size_t n = 0;
+    sy_error err = {0};
 
-    config.family = "minimax_m2";
-    config.head_dim = 32;
-    config.rotary_dim = 16;
-    config.n_experts = 16;
-    config.top_k = 4;
-    config.expert_ffn = 32;
-    config.rms_eps = 1e-6f;
-    config.rope_theta = 5e6f;
-    return config;
-}
-
-static inline sy_synth_config granitemoe_vectors(void)
-{
-    sy_synth_config config = mixtral_vectors();
-
-    config.family = "granitemoe";
-    config.top_k = 4;
-    config.expert_ffn = 32;
-    config.rms_eps = 1e-6f;
-    config.rope_theta = 1e4f;
-    config.embedding_multiplier = 12.0f;
-    config.residual_multiplier = 0.22f;
-    config.attention_multiplier = 0.0625f;
-    config.logits_scaling = 6.0f;
-    config.tied_head = 1;
-    return config;
-}
-
-static inline sy_synth_config qwen3_moe_vectors(void)
-{
-    sy_synth_config config = mixtral_vectors();
-
-    config.family = "qwen3_moe";
-    config.head_dim = 32; /* n_heads * head_dim is not the hidden size */
-    config.n_experts = 16;
-    config.top_k = 4;
-    config.renormalise = 1;
-    config.expert_ffn = 32;
-    config.rms_eps = 1e-6f;
-    return config;
+    snprintf(path, sizeof(path), "%s/tests/golden/families/%s.json", SY_SOURCE_DIR, name);
+    if (sy_file_read(&text, &n, path, 1 << 20, &err) != SY_OK ||
+        sy_synth_write_config(dir, text, n, &options, &err) != SY_OK) {
+        fprintf(stderr, "%s: %s\n", name, err.message);
+        abort();
+    }
+    free(text);
 }
 
 #endif

@@ -455,7 +455,8 @@ static inline void place(const char *value)
     sy_snapshot *snapshot;
     sy_error err = {0};
 
-    must(sy_snapshot_build(&snapshot, NULL, &entry, 1, L, E, &err), &err);
+    must(sy_snapshot_build(&snapshot, NULL, &entry, 1, &(sy_grid){.layers = L, .experts = E}, &err),
+         &err);
     assert_int_equal(sy_snapshot_refusals(snapshot), 0);
     agg_peers_placement(peers, snapshot);
     sy_snapshot_unref(snapshot);
@@ -563,7 +564,7 @@ static inline int set_up(void **state)
                                    .context = 64,
                                    .rms_eps = 1e-5f,
                                    .rope_theta = 1e4f,
-                                   .dtype = SY_F32};
+                                   .options.dtype = SY_F32};
     sy_member member[NODES + ROUTERS] = {0};
     sy_error err = {0};
 

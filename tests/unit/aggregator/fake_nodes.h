@@ -195,12 +195,12 @@ static inline void wait_gauge(agg_peers *peers, const char *name, double value)
 static inline void place_all(agg_peers *peers, const sy_model *model, const char *value)
 {
     const sy_model_desc *desc = sy_model_describe(model);
+    const sy_grid grid = sy_grid_of(desc->n_layers, desc->n_experts, desc->layer, SY_LAYER_DENSE);
     const sy_placement_entry entry = {"*/*", 3, value, strlen(value)};
     sy_snapshot *snapshot;
     sy_error err = {0};
 
-    must(sy_snapshot_build(&snapshot, NULL, &entry, 1, desc->n_layers, desc->n_experts, &err),
-         &err);
+    must(sy_snapshot_build(&snapshot, NULL, &entry, 1, &grid, &err), &err);
     agg_peers_placement(peers, snapshot);
     sy_snapshot_unref(snapshot);
 }

@@ -35,7 +35,7 @@ static int set_up(void **state)
                                    .context = 64,
                                    .rms_eps = 1e-5f,
                                    .rope_theta = 1e4f,
-                                   .dtype = SY_F32};
+                                   .options.dtype = SY_F32};
     sy_error err = {0};
 
     (void)state;
@@ -128,7 +128,9 @@ static void every_expert_finds_its_targets_among_many_nodes(void **state)
                  (s / 3) % MANY);
         entry[s] = (sy_placement_entry){field[s], strlen(field[s]), value[s], strlen(value[s])};
     }
-    must(sy_snapshot_build(&snapshot, NULL, entry, SHARDS, L, E, &err), &err);
+    must(sy_snapshot_build(&snapshot, NULL, entry, SHARDS, &(sy_grid){.layers = L, .experts = E},
+                           &err),
+         &err);
     agg_peers_placement(peers, snapshot);
     sy_snapshot_unref(snapshot);
     agg_view *view = agg_peers_view(peers);
@@ -485,8 +487,10 @@ static void load_and_targets_are_told_as_json(void **state)
                            "\"messages\":3,");
     expect_get("/targets", "\"max_diff\":3.40282347e+38}");
     atomic_fetch_add(&agg_peers_rows(peers)[1], 42);
-    snprintf(want, sizeof(want), "\"layers\":%d,\"experts\":%d,\"since_us\":%lld,\"rows\":[0,42,0,",
-             L, E, (long long)agg_peers_since_us(peers));
+    snprintf(
+        want, sizeof(want),
+        "\"layers\":%d,\"experts\":%d,\"moe_layers\":\"0-3\",\"since_us\":%lld,\"rows\":[0,42,0,",
+        L, E, (long long)agg_peers_since_us(peers));
     expect_get("/load", want);
     sy_strbuf_init(&body);
     assert_int_equal(agg_http_get(peers, model, "/other", &body), 0);

@@ -24,7 +24,8 @@ static sy_snapshot *build(uint32_t layers, uint32_t experts, const edit *edits, 
     for (size_t i = 0; i < n; i++)
         entry[i] = (sy_placement_entry){edits[i].field, strlen(edits[i].field), edits[i].value,
                                         strlen(edits[i].value)};
-    if (sy_snapshot_build(&snapshot, NULL, entry, n, layers, experts, &err) != SY_OK)
+    if (sy_snapshot_build(&snapshot, NULL, entry, n,
+                          &(sy_grid){.layers = layers, .experts = experts}, &err) != SY_OK)
         fail_msg("%s", err.message);
     assert_int_equal(sy_snapshot_refusals(snapshot), 0);
     return snapshot;

@@ -46,8 +46,8 @@ static inline sy_control_config config_of(fixture *f, int64_t check_us)
     return (sy_control_config){
         .redis = f->redis.address,
         .model = "trio",
-        .layers = 2,
-        .experts = 3,
+        .grid.layers = 2,
+        .grid.experts = 3,
         .check_us = check_us,
         .ctx = &f->seen,
         .on_placement = seen_placement,

@@ -166,8 +166,8 @@ static void a_placement_of_fifteen_thousand_fields_is_followed(void **state)
     sy_placement_news news;
     sy_control *control;
 
-    config.layers = 61;
-    config.experts = 256;
+    config.grid.layers = 61;
+    config.grid.experts = 256;
     test_redis_start(&f->redis);
     test_redis_do(&f->redis, "EVAL %s 1 %s", fill, KEY);
     assert_int_equal(test_redis_do(&f->redis, "HLEN %s", KEY), 61 * 256);

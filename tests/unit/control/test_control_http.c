@@ -175,8 +175,8 @@ static void the_placement_shows_in_the_metrics(void **state)
     test_redis_do(&redis, "HSET switchyard:{t\"x}:placement 0/* a/cpu:0 1/0 b/cpu:0 9/9 c/cpu:0");
     config.redis = redis.address;
     config.model = "t\"x";
-    config.layers = 2;
-    config.experts = 3;
+    config.grid.layers = 2;
+    config.grid.experts = 3;
     control = seen_open(&config);
     WAIT_FOR(is_at(control, 1, 0, "b/cpu:0"));
     snapshot = sy_control_snapshot(control);

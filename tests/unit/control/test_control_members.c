@@ -21,8 +21,8 @@ static sy_control *open_watcher(fixture *f, int64_t lease_us)
     const sy_control_config config = {
         .redis = f->redis.address,
         .model = "trio",
-        .layers = 1,
-        .experts = 1,
+        .grid.layers = 1,
+        .grid.experts = 1,
         .watch_nodes = 1,
         .watch_routers = 1,
         .check_us = CHECK_US,
@@ -245,8 +245,8 @@ static void the_documented_permissions_suffice(void **state)
     sy_control_config config = {
         .redis = address,
         .model = "trio",
-        .layers = 1,
-        .experts = 1,
+        .grid.layers = 1,
+        .grid.experts = 1,
         .watch_nodes = 1,
         .check_us = CHECK_US,
         .ctx = &f->seen,
@@ -281,8 +281,8 @@ static void fewer_permissions_are_enough_to_follow(void **state)
     sy_control_config config = {
         .redis = address,
         .model = "trio",
-        .layers = 1,
-        .experts = 1,
+        .grid.layers = 1,
+        .grid.experts = 1,
         .watch_nodes = 1,
         .check_us = CHECK_US,
         .lease_us = 100000,

@@ -106,8 +106,8 @@ static sy_control *open_at(const char *address)
     const sy_control_config config = {
         .redis = address,
         .model = "trio",
-        .layers = 1,
-        .experts = 1,
+        .grid.layers = 1,
+        .grid.experts = 1,
         .watch_nodes = 1,
         .check_us = 10000,
     };
@@ -337,7 +337,8 @@ static void addresses_that_do_not_parse_are_refused_at_once(void **state)
 {
     const sy_control_config bad_redis = {.redis = "unix:nowhere"};
     const sy_control_config no_experts = {.redis = "unix:/x", .model = "trio"};
-    const sy_control_config no_name = {.redis = "unix:/x", .model = "", .layers = 1, .experts = 1};
+    const sy_control_config no_name = {
+        .redis = "unix:/x", .model = "", .grid.layers = 1, .grid.experts = 1};
     sy_control *control;
     sy_error err;
 

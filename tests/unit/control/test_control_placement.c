@@ -162,6 +162,36 @@ static void a_bad_field_is_refused_and_the_others_take_effect(void **state)
     sy_control_close(control);
 }
 
+/* What is missing, and what is refused, is counted in layers that have experts. */
+static void a_layer_without_experts_is_not_missed_and_not_edited(void **state)
+{
+    fixture *f = *state;
+    sy_control_config config = config_of(f, 20000);
+    sy_metric *missing = sy_metric_gauge("switchyard_placement_missing_experts", "", NULL);
+    sy_metric *refused = sy_metric_gauge("switchyard_placement_refused_fields", "", NULL);
+    sy_control *control;
+    sy_snapshot *snapshot;
+
+    sy_grid_set(&config.grid, 0, 0);
+    test_redis_start(&f->redis);
+    test_redis_do(&f->redis, "HSET %s 1/0 a/cpu:0", KEY);
+    control = seen_open(&config);
+    WAIT_FOR(is_at(control, 1, 0, "a/cpu:0"));
+    assert_true(sy_metric_value(missing) == 2);
+    test_redis_do(&f->redis, "HSET %s 0/1 a/cpu:0 */* b/cpu:0", KEY);
+    WAIT_FOR(is_at(control, 1, 2, "b/cpu:0"));
+    assert_true(sy_metric_value(missing) == 0);
+    assert_true(sy_metric_value(refused) == 1);
+    snapshot = sy_control_snapshot(control);
+    assert_null(sy_snapshot_targets(snapshot, 0, 1));
+    assert_string_equal(sy_snapshot_refusal_at(snapshot, 0)->why,
+                        "layer 0 has no experts: those that have are 1");
+    sy_snapshot_unref(snapshot);
+    sy_control_close(control);
+    sy_grid_set(&config.grid, 1, 0); /* nothing at all to place */
+    assert_int_equal(sy_control_open(&control, &config, NULL), SY_EINVAL);
+}
+
 static void a_deleted_hash_leaves_the_last_good_placement(void **state)
 {
     fixture *f = *state;
@@ -321,6 +351,7 @@ int main(void)
         TEST(check_now_reads_at_once),
         TEST(another_database_is_followed_where_the_address_names_it),
         TEST(a_bad_field_is_refused_and_the_others_take_effect),
+        TEST(a_layer_without_experts_is_not_missed_and_not_edited),
         TEST(a_deleted_hash_leaves_the_last_good_placement),
         TEST(a_key_of_another_type_leaves_the_last_good_placement),
         TEST(the_placement_survives_redis_and_edits_resume),

@@ -12,8 +12,8 @@ static sy_control *open_with(fixture *f, const char *routers, const char *redis)
     const sy_control_config config = {
         .redis = redis,
         .model = "trio",
-        .layers = 1,
-        .experts = 1,
+        .grid.layers = 1,
+        .grid.experts = 1,
         .watch_routers = 1,
         .routers = routers,
         .check_us = 20000,

@@ -69,7 +69,7 @@ static inline sy_model *model_make(char *dir, uint32_t hidden, uint32_t ffn, uin
                                     .context = 64,
                                     .rms_eps = 1e-5f,
                                     .rope_theta = 1e4f,
-                                    .dtype = SY_F32};
+                                    .options.dtype = SY_F32};
     sy_model *made;
     sy_error err = {0};
 
@@ -248,6 +248,7 @@ static inline sy_shard_chunk chunk_at(uint64_t offset)
                         .n_bytes = (size_t)SY_MIN(total_bytes - offset, (uint64_t)CHUNK)};
 
     sy_shard_form_of(&form, model, SY_DTYPE_NONE, LAYER, EXPERT);
+    c.n_tensors = form.n;
     memcpy(c.dtype, form.dtype, sizeof(c.dtype));
     memcpy(c.rows, form.rows, sizeof(c.rows));
     memcpy(c.cols, form.cols, sizeof(c.cols));

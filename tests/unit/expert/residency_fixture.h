@@ -40,8 +40,8 @@ static inline sy_model *model_make(char *dir, uint64_t seed)
     sy_model *made;
     sy_error err = {0};
 
-    config.recipe = SY_SYNTH_SCALED;
-    config.seed = seed;
+    config.options.recipe = SY_SYNTH_SCALED;
+    config.options.seed = seed;
     assert_non_null(mkdtemp(dir));
     must(sy_synth_write(dir, &config, &err), &err);
     must(sy_model_open(&made, dir, "small", &err), &err);
@@ -202,9 +202,7 @@ static inline sy_snapshot *snapshot_of(const host *h, const char *const *pairs)
     for (; pairs[2 * n] != NULL; n++)
         entry[n] = (sy_placement_entry){pairs[2 * n], strlen(pairs[2 * n]), pairs[2 * n + 1],
                                         strlen(pairs[2 * n + 1])};
-    must(sy_snapshot_build(&snapshot, NULL, entry, n, h->self.desc->n_layers,
-                           h->self.desc->n_experts, &err),
-         &err);
+    must(sy_snapshot_build(&snapshot, NULL, entry, n, &h->self.residency.grid, &err), &err);
     assert_int_equal(sy_snapshot_refusals(snapshot), 0);
     return snapshot;
 }

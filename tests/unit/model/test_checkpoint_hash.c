@@ -33,8 +33,8 @@ static sy_synth_config seeded(uint64_t seed)
 {
     sy_synth_config config = mixtral_vectors();
 
-    config.recipe = SY_SYNTH_SCALED;
-    config.seed = seed;
+    config.options.recipe = SY_SYNTH_SCALED;
+    config.options.seed = seed;
     return config;
 }
 
@@ -46,7 +46,7 @@ static void copies_have_the_same_hash_however_their_files_are_cut(void **state)
     (void)state;
     assert_true(hash != 0);
     assert_true(hash_of_synth(&config) == hash);
-    config.shard_bytes_max = 100000;
+    config.options.shard_bytes_max = 100000;
     assert_true(hash_of_synth(&config) == hash);
 }
 
@@ -58,7 +58,7 @@ static void other_weights_have_another_hash(void **state)
 
     (void)state;
     assert_true(hash_of_synth(&two) != hash);
-    half.dtype = SY_BF16;
+    half.options.dtype = SY_BF16;
     assert_true(hash_of_synth(&half) != hash);
     wider.context = 256;
     assert_true(hash_of_synth(&wider) != hash);

@@ -209,9 +209,8 @@ static void qwen3_moe_is_described(void **state)
                   "\"qkv_bias\": false, \"use_qk_norm\": true, "
                   "\"shared_expert_intermediate_size\": 0");
     /* What would change results and is not built is refused, not ignored. */
-    refuse(qwen3, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]", "mlp_only_layers", "not");
-    refuse(qwen3, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2", "decoder_sparse_step",
-           "not");
+    refuse(qwen3, "\"use_sliding_window\": false", "\"use_sliding_window\": true",
+           "use_sliding_window", "not");
     refuse(qwen3, "\"attention_bias\": false", "\"attention_bias\": true", "attention_bias", "not");
 }
 
@@ -469,11 +468,17 @@ static void families_that_are_unknown_are_told_the_known_ones(void **state)
 {
     (void)state;
     refuse(mixtral, "\"model_type\": \"mixtral\"", "\"model_type\": \"gpt2\"", "gpt2",
-           "mixtral, olmoe, qwen3_moe, granitemoe, minimax_m2");
+           "mixtral, olmoe, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2, granitemoe, "
+           "phimoe, gpt_oss, glm4_moe, llama4_text, llama4, ernie4_5_moe, hunyuan_v1_moe, "
+           "minimax_m2");
     refuse(mixtral, "\"model_type\": \"mixtral\"", "\"model_type\": 7", "an integer",
-           "mixtral, olmoe, qwen3_moe, granitemoe, minimax_m2");
+           "mixtral, olmoe, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2, granitemoe, "
+           "phimoe, gpt_oss, glm4_moe, llama4_text, llama4, ernie4_5_moe, hunyuan_v1_moe, "
+           "minimax_m2");
     refuse(mixtral, "\"model_type\": \"mixtral\", ", "", "missing",
-           "mixtral, olmoe, qwen3_moe, granitemoe, minimax_m2");
+           "mixtral, olmoe, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2, granitemoe, "
+           "phimoe, gpt_oss, glm4_moe, llama4_text, llama4, ernie4_5_moe, hunyuan_v1_moe, "
+           "minimax_m2");
     refuse(mixtral, "MixtralForCausalLM", "MixtralForSequenceClassification",
            "MixtralForSequenceClassification", "only MixtralForCausalLM");
     refuse(mixtral, "[\"MixtralForCausalLM\"]", "[]", "architectures[0]", "missing");
@@ -484,18 +489,24 @@ static void options_that_would_change_results_are_refused_by_name(void **state)
 {
     (void)state;
     refuse(mixtral, "\"silu\"", "\"gelu\"", "hidden_act", "gelu");
-    refuse_added("\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2.0}",
-                 "rope_scaling.rope_type", "longrope");
+    refuse_added("\"rope_scaling\": {\"type\": \"xpos\", \"factor\": 2.0}",
+                 "rope_scaling.rope_type", "xpos");
+    refuse_added("\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2.0}", "rope_scaling",
+                 "original_max_position_embeddings is missing");
     refuse_added("\"rope_scaling\": {\"factor\": 4}", "rope_scaling.factor", "rope_type");
     refuse_added("\"rope_scaling\": 4", "rope_scaling", "an object is needed");
-    refuse_added("\"rope_parameters\": {\"rope_type\": \"dynamic\"}", "rope_parameters", "dynamic");
+    refuse_added("\"rope_parameters\": {\"rope_type\": \"dynamic\", \"alpha\": 0.5}",
+                 "rope_parameters.alpha", "1 or more");
     refuse_added("\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1}}",
                  "rope_parameters.full_attention", "not supported");
     refuse_added("\"rope_parameters\": {\"partial_rotary_factor\": 0.5}",
                  "rope_parameters.partial_rotary_factor", "1");
     refuse_added("\"attention_bias\": true", "attention_bias", "not supported");
-    refuse_added("\"quantization_config\": {\"quant_method\": \"fp8\"}", "quantization_config",
-                 "not supported");
+    refuse_added("\"quantization_config\": {\"quant_method\": \"fp8\"}", "weight_block_size",
+                 "[128, 128]");
+    refuse_added("\"quantization_config\": {\"quant_method\": \"gptq\"}", "gptq", "not supported");
+    refuse_added("\"quantization_config\": {\"quant_method\": \"mxfp4\"}", "mxfp4",
+                 "not supported for mixtral");
     refuse_added("\"mlp_only_layers\": [1]", "mlp_only_layers", "not supported");
     refuse_added("\"n_shared_experts\": 1", "n_shared_experts is not 0", "not supported");
     refuse_added("\"partial_rotary_factor\": 0.5", "partial_rotary_factor is 0.5", "must be 1");
@@ -506,9 +517,18 @@ static void options_that_would_change_results_are_refused_by_name(void **state)
     refuse_added("\"clip_qkv\": 8.0", "clip_qkv", "mixtral");
     refuse_added("\"layer_types\": [\"full_attention\", \"sliding_attention\"]", "layer_types[1]",
                  "full_attention");
-    refuse(mixtral, "\"sliding_window\": null",
-           "\"sliding_window\": 4096, \"use_sliding_window\": false", "sliding_window is 4096",
-           "use_sliding_window is false");
+}
+
+/* Files of Qwen1.5 and 2 have both. */
+static void a_window_that_is_not_used_is_none(void **state)
+{
+    const sy_model_desc d =
+        parse_changed(mixtral, "\"sliding_window\": null",
+                      "\"sliding_window\": 4096, \"use_sliding_window\": false");
+
+    (void)state;
+    assert_int_equal(d.sliding_window, 0);
+    assert_int_equal(d.layer[0], 0);
 }
 
 static void the_same_options_switched_off_are_fine(void **state)
@@ -652,6 +672,7 @@ int main(void)
         cmocka_unit_test(families_that_are_unknown_are_told_the_known_ones),
         cmocka_unit_test(options_that_would_change_results_are_refused_by_name),
         cmocka_unit_test(the_same_options_switched_off_are_fine),
+        cmocka_unit_test(a_window_that_is_not_used_is_none),
         cmocka_unit_test(end_of_text_may_be_one_id_a_list_or_nothing),
         cmocka_unit_test(generation_config_wins_and_says_how_to_sample),
         cmocka_unit_test(a_generation_config_that_is_wrong_changes_nothing),

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "sy_model.h"
+#include "sy_safetensors.h"
 #include "synth_model.h"
 
 static char dir[4096];
@@ -289,7 +290,7 @@ static void shard(void)
     sy_synth_config config = mixtral_vectors();
     sy_error err;
 
-    config.shard_bytes_max = 500000;
+    config.options.shard_bytes_max = 500000;
     expect_ok(sy_synth_write(dir, &config, &err), &err);
     assert_false(sy_file_exists(in_dir(dir, "model.safetensors")));
     assert_true(sy_file_exists(in_dir(dir, "model-00005-of-00005.safetensors")));
@@ -428,7 +429,7 @@ static void the_hash_tells_structures_apart(void **state)
     expect_ok(sy_model_open(&model, dir, NULL, &err), &err);
     first = sy_model_structure_hash(model);
     sy_model_close(model);
-    config.dtype = SY_BF16;
+    config.options.dtype = SY_BF16;
     expect_ok(sy_synth_write(dir, &config, &err), &err);
     expect_ok(sy_model_open(&model, dir, NULL, &err), &err);
     assert_int_not_equal(sy_model_structure_hash(model), first);

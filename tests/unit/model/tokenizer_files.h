@@ -102,8 +102,10 @@ static inline json_t *sequence_json(const char *const regex[3])
 #define QWEN2_END    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define O200K_START  "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define O200K_MIDDLE "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define KIMI_START   "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+#define KIMI_MIDDLE  "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
 
-enum { GPT2, QWEN2, LLAMA3, O200K, DSV3, N_KINDS };
+enum { GPT2, QWEN2, LLAMA3, O200K, DSV3, KIMI, N_KINDS };
 
 /* How the families split text: Splits in sequence. */
 static const char *const kind_regex[N_KINDS][3] = {
@@ -117,6 +119,8 @@ static const char *const kind_regex[N_KINDS][3] = {
      "[!\"#$%&'()*+,\\-./"
      ":;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
      " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+    {"[\\p{Han}]+|" KIMI_START "*" KIMI_MIDDLE "+(?i:" GPT2_WORDS ")?|" KIMI_START "+" KIMI_MIDDLE
+     "*(?i:" GPT2_WORDS ")?|\\p{N}{1,3}" QWEN2_END},
 };
 
 /* A byte-level tokenizer without merges that splits as that family does. */

@@ -101,8 +101,7 @@ static inline void fix_place(fixture *f, const char *text)
 
 static inline sy_balance_input fix_input(const fixture *f)
 {
-    return (sy_balance_input){.layers = f->layers,
-                              .experts = f->experts,
+    return (sy_balance_input){.grid = {.layers = f->layers, .experts = f->experts},
                               .n_devices = f->n_devices,
                               .device = f->device,
                               .load = f->load,

@@ -405,7 +405,7 @@ static void what_makes_no_sense_is_refused(void **state)
     input.n_devices = 0;
     assert_int_equal(sy_balance(&plan, &input, &f.options, NULL), SY_EINVAL);
     input.n_devices = 2;
-    input.layers = 0;
+    input.grid.layers = 0;
     assert_int_equal(sy_balance(&plan, &input, &f.options, NULL), SY_EINVAL);
     assert_null(plan.holder);
     fix_close(&f);

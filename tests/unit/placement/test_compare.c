@@ -26,7 +26,8 @@ static sy_snapshot *build(const sy_snapshot *previous, const char *const *hash, 
         entry[n] = (sy_placement_entry){hash[n], (size_t)(equals - hash[n]), equals + 1,
                                         strlen(equals + 1)};
     }
-    assert_int_equal(sy_snapshot_build(&snapshot, previous, entry, n, layers, EXPERTS, NULL),
+    assert_int_equal(sy_snapshot_build(&snapshot, previous, entry, n,
+                                       &(sy_grid){.layers = layers, .experts = EXPERTS}, NULL),
                      SY_OK);
     return snapshot;
 }

@@ -13,6 +13,7 @@
 
 #define LAYERS  4
 #define EXPERTS 20
+#define GRID    (&(const sy_grid){.layers = LAYERS, .experts = EXPERTS})
 
 /* A copy of exactly n bytes, so that AddressSanitizer sees a read past the end. */
 static char *exact_copy(const char *text, size_t n)
@@ -27,7 +28,7 @@ static char *exact_copy(const char *text, size_t n)
 static sy_status parse_field(sy_field *out, const char *text, size_t n, sy_error *err)
 {
     char *copy = exact_copy(text, n);
-    const sy_status st = sy_field_parse(out, copy, n, LAYERS, EXPERTS, err);
+    const sy_status st = sy_field_parse(out, copy, n, GRID, err);
 
     free(copy);
     return st;

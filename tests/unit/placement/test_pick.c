@@ -163,13 +163,15 @@ static sy_status put(void *arg, const char *field, const char *value)
     return SY_OK;
 }
 
+#define SPREAD_GRID (&(const sy_grid){.layers = 3, .experts = 6})
+
 static void experts_are_spread_evenly_over_the_devices(void **state)
 {
     static const char *const devices[] = {"a/cpu:0", "a/cpu:1", "b/cpu:0"};
     spread_log log = {.fail_at = SIZE_MAX};
 
     (void)state;
-    assert_int_equal(sy_placement_spread(3, 6, devices, 3, put, &log), SY_OK);
+    assert_int_equal(sy_placement_spread(SPREAD_GRID, devices, 3, put, &log), SY_OK);
     assert_int_equal(log.n, 18);
     for (size_t i = 0; i < log.n; i++) {
         char field[32];
@@ -186,7 +188,7 @@ static void a_spread_stops_at_the_first_failure(void **state)
     spread_log log = {.fail_at = 4};
 
     (void)state;
-    assert_int_equal(sy_placement_spread(3, 6, devices, 1, put, &log), SY_EUNAVAILABLE);
+    assert_int_equal(sy_placement_spread(SPREAD_GRID, devices, 1, put, &log), SY_EUNAVAILABLE);
     assert_int_equal(log.n, 4);
 }
 
@@ -197,9 +199,9 @@ static void a_spread_over_no_or_odd_devices_is_refused(void **state)
     spread_log log = {.fail_at = SIZE_MAX};
 
     (void)state;
-    assert_int_equal(sy_placement_spread(3, 6, NULL, 0, put, &log), SY_EINVAL);
+    assert_int_equal(sy_placement_spread(SPREAD_GRID, NULL, 0, put, &log), SY_EINVAL);
     for (size_t i = 0; i < SY_COUNT_OF(odd); i++) {
-        assert_int_equal(sy_placement_spread(3, 6, odd[i], 1, put, &log), SY_EINVAL);
+        assert_int_equal(sy_placement_spread(SPREAD_GRID, odd[i], 1, put, &log), SY_EINVAL);
     }
     assert_int_equal(log.n, 0);
 }

@@ -15,6 +15,7 @@
 
 #define LAYERS  2
 #define EXPERTS 3
+#define GRID    (&(const sy_grid){.layers = LAYERS, .experts = EXPERTS})
 
 /* A hash as "FIELD=VALUE" texts, ended by NULL. */
 static sy_snapshot *build_sized(const sy_snapshot *previous, const char *const *hash,
@@ -31,7 +32,8 @@ static sy_snapshot *build_sized(const sy_snapshot *previous, const char *const *
         entry[n] = (sy_placement_entry){hash[n], (size_t)(equals - hash[n]), equals + 1,
                                         strlen(equals + 1)};
     }
-    if (sy_snapshot_build(&snapshot, previous, entry, n, layers, experts, &err) != SY_OK) {
+    if (sy_snapshot_build(&snapshot, previous, entry, n,
+                          &(sy_grid){.layers = layers, .experts = experts}, &err) != SY_OK) {
         fail_msg("no snapshot: %s", err.message);
     }
     return snapshot;
@@ -341,9 +343,8 @@ static void bytes_of_all_kinds_are_refused_and_shown_in_ascii(void **state)
     (void)state;
     memset(field, 0xff, sizeof(field));
     memset(value, 'x', sizeof(value));
-    assert_int_equal(
-        sy_snapshot_build(&snapshot, NULL, entry, SY_COUNT_OF(entry), LAYERS, EXPERTS, NULL),
-        SY_OK);
+    assert_int_equal(sy_snapshot_build(&snapshot, NULL, entry, SY_COUNT_OF(entry), GRID, NULL),
+                     SY_OK);
     assert_int_equal(sy_snapshot_refusals(snapshot), 4);
     for (size_t i = 0; i < 4; i++) {
         const sy_refusal *refusal = sy_snapshot_refusal_at(snapshot, i);
@@ -372,11 +373,10 @@ static void many_refusals_cost_bounded_memory(void **state)
     assert_non_null(entry);
     for (size_t i = 0; i < N; i++) entry[i] = (sy_placement_entry){"junk", 4, "junk", 4};
     entry[N] = (sy_placement_entry){"*/*", 3, "b/cpu:0", 7};
-    assert_int_equal(sy_snapshot_build(&snapshot, good, entry, N + 1, LAYERS, EXPERTS, NULL),
-                     SY_OK);
+    assert_int_equal(sy_snapshot_build(&snapshot, good, entry, N + 1, GRID, NULL), SY_OK);
     assert_int_equal(sy_snapshot_refusals(snapshot), SY_REFUSALS_MAX);
     assert_targets(snapshot, 0, 0, "b/cpu:0");
-    assert_int_equal(sy_snapshot_build(&lost, snapshot, entry, N, LAYERS, EXPERTS, NULL), SY_OK);
+    assert_int_equal(sy_snapshot_build(&lost, snapshot, entry, N, GRID, NULL), SY_OK);
     assert_int_equal(sy_snapshot_refusals(lost), SY_REFUSALS_MAX);
     assert_refusal(lost, 0, "", "would have no target");
     assert_targets(lost, 0, 0, "b/cpu:0");
@@ -392,6 +392,7 @@ static void a_large_model_with_a_value_for_each_expert(void **state)
     static char text[L * E][48];
     sy_placement_entry *entry = calloc((size_t)L * E, sizeof(*entry));
     sy_snapshot *snapshot;
+    const sy_grid big = {.layers = L, .experts = E};
     sy_snapshot *same;
     sy_snapshot *edited;
     char want[32];
@@ -405,7 +406,7 @@ static void a_large_model_with_a_value_for_each_expert(void **state)
 
         entry[i] = (sy_placement_entry){text[i], (size_t)n, text[i] + n + 1, (size_t)m};
     }
-    assert_int_equal(sy_snapshot_build(&snapshot, NULL, entry, (size_t)L * E, L, E, NULL), SY_OK);
+    assert_int_equal(sy_snapshot_build(&snapshot, NULL, entry, (size_t)L * E, &big, NULL), SY_OK);
     assert_true(sy_snapshot_complete(snapshot));
     for (int i = 0; i < L * E; i++) {
         snprintf(want, sizeof(want), "n%d/cpu:%d", i % NODES, i % 3);
@@ -415,12 +416,12 @@ static void a_large_model_with_a_value_for_each_expert(void **state)
     assert_int_equal(sy_snapshot_lists(snapshot), 24);
     assert_int_equal(sy_snapshot_parsed(snapshot), 24);
     assert_ptr_equal(sy_snapshot_targets(snapshot, 0, 0), sy_snapshot_targets(snapshot, 0, 24));
-    assert_int_equal(sy_snapshot_build(&same, snapshot, entry, (size_t)L * E, L, E, NULL), SY_OK);
+    assert_int_equal(sy_snapshot_build(&same, snapshot, entry, (size_t)L * E, &big, NULL), SY_OK);
     assert_int_equal(sy_snapshot_epoch(same), 1);
     assert_int_equal(sy_snapshot_parsed(same), 0);
     entry[L * E / 2].value = "new/cpu:0";
     entry[L * E / 2].value_len = strlen("new/cpu:0");
-    assert_int_equal(sy_snapshot_build(&edited, same, entry, (size_t)L * E, L, E, NULL), SY_OK);
+    assert_int_equal(sy_snapshot_build(&edited, same, entry, (size_t)L * E, &big, NULL), SY_OK);
     assert_int_equal(sy_snapshot_epoch(edited), 2);
     assert_int_equal(sy_snapshot_parsed(edited), 1);
     assert_targets(edited, L / 2, 0, "new/cpu:0");
@@ -483,12 +484,19 @@ static void impossible_dimensions_are_refused(void **state)
     sy_error err;
 
     (void)state;
-    assert_int_equal(sy_snapshot_build(&snapshot, NULL, NULL, 0, 0, 3, &err), SY_EINVAL);
+    assert_int_equal(
+        sy_snapshot_build(&snapshot, NULL, NULL, 0, &(sy_grid){.layers = 0, .experts = 3}, &err),
+        SY_EINVAL);
     assert_null(snapshot);
-    assert_int_equal(sy_snapshot_build(&snapshot, NULL, NULL, 0, 3, 0, &err), SY_EINVAL);
-    assert_int_equal(sy_snapshot_build(&snapshot, NULL, NULL, 0, UINT32_MAX, UINT32_MAX, &err),
+    assert_int_equal(
+        sy_snapshot_build(&snapshot, NULL, NULL, 0, &(sy_grid){.layers = 3, .experts = 0}, &err),
+        SY_EINVAL);
+    assert_int_equal(sy_snapshot_build(&snapshot, NULL, NULL, 0,
+                                       &(sy_grid){.layers = UINT32_MAX, .experts = UINT32_MAX},
+                                       &err),
                      SY_EINVAL);
-    assert_int_equal(sy_snapshot_build(&snapshot, good, NULL, 0, LAYERS + 1, EXPERTS, &err),
+    assert_int_equal(sy_snapshot_build(&snapshot, good, NULL, 0,
+                                       &(sy_grid){.layers = LAYERS + 1, .experts = EXPERTS}, &err),
                      SY_EINVAL);
     assert_non_null(strstr(err.message, "of another model"));
     sy_snapshot_unref(good);

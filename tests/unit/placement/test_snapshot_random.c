@@ -15,6 +15,7 @@
 
 #define LAYERS      3
 #define EXPERTS     4
+#define GRID        (&(const sy_grid){.layers = LAYERS, .experts = EXPERTS})
 #define N_GOOD      ((LAYERS + 1) * (EXPERTS + 1)) /* fields of the grammar, wildcards included */
 #define N_SEQUENCES 400
 #define N_EDITS     50
@@ -148,8 +149,7 @@ static sy_snapshot *build(model *m, const sy_snapshot *previous)
         entry[i - 1] = entry[j];
         entry[j] = kept;
     }
-    assert_int_equal(sy_snapshot_build(&snapshot, previous, entry, n, LAYERS, EXPERTS, NULL),
-                     SY_OK);
+    assert_int_equal(sy_snapshot_build(&snapshot, previous, entry, n, GRID, NULL), SY_OK);
     return snapshot;
 }
 
@@ -167,7 +167,7 @@ static sy_snapshot *build_good(const model *m)
         entry[n++] =
             (sy_placement_entry){field[i], strlen(field[i]), m->good[i], strlen(m->good[i])};
     }
-    assert_int_equal(sy_snapshot_build(&snapshot, NULL, entry, n, LAYERS, EXPERTS, NULL), SY_OK);
+    assert_int_equal(sy_snapshot_build(&snapshot, NULL, entry, n, GRID, NULL), SY_OK);
     return snapshot;
 }
 

@@ -379,7 +379,7 @@ static void olmoe_renormalises_only_below_its_k(void **state)
                                     .context = 64,
                                     .rms_eps = 1e-5f,
                                     .rope_theta = 1e4f,
-                                    .dtype = SY_F32};
+                                    .options.dtype = SY_F32};
     char dir[] = "/tmp/test_route_XXXXXX";
     fixture f = *(const fixture *)*state;
     sy_error err = {0};

@@ -10,9 +10,12 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "sy_digest.h"
+#include "sy_file.h"
 #include "sy_hash.h"
 #include "sy_shard.h"
 #include "sy_synth.h"
@@ -52,7 +55,7 @@ static inline void shards_open(test_shards *t, sy_dtype dtype, uint32_t hidden, 
                                     .context = 64,
                                     .rms_eps = 1e-5f,
                                     .rope_theta = 1e4f,
-                                    .dtype = dtype};
+                                    .options.dtype = dtype};
     sy_error err = {0};
 
     strcpy(t->dir, "/tmp/sy-shard-XXXXXX");
@@ -68,6 +71,25 @@ static inline void shards_close(test_shards *t)
     sy_model_close(t->model);
     snprintf(command, sizeof(command), "rm -rf %s", t->dir);
     assert_int_equal(system(command), 0);
+}
+
+/* Writes n bytes over a tensor's, in the file under the map. */
+static inline void overwrite(const test_shards *t, const sy_tensor *tensor, size_t at,
+                             const void *bytes, size_t n)
+{
+    char path[64];
+    char *file;
+    size_t len;
+    sy_error err = {0};
+
+    snprintf(path, sizeof(path), "%s/model.safetensors", t->dir);
+    must(sy_file_read(&file, &len, path, (size_t)1 << 28, &err), &err);
+    const char *found = memmem(file, len, tensor->data, tensor->bytes);
+    assert_non_null(found);
+    const int fd = open(path, O_WRONLY);
+    assert_int_equal(pwrite(fd, bytes, n, found - file + (off_t)at), n);
+    close(fd);
+    free(file);
 }
 
 static const sy_precision as_stored = {0};

@@ -41,7 +41,7 @@ static int set_up(void **state)
                                     .context = 64,
                                     .rms_eps = 1e-5f,
                                     .rope_theta = 1e4f,
-                                    .dtype = SY_BF16};
+                                    .options.dtype = SY_BF16};
     sy_error err = {0};
 
     (void)state;

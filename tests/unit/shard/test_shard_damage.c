@@ -2,29 +2,7 @@
  * and named. */
 #include "shard_fixture.h"
 
-#include <fcntl.h>
 #include <unistd.h>
-
-#include "sy_file.h"
-
-/* Writes n bytes over a tensor's, in the file under the map. */
-static void overwrite(const test_shards *t, const sy_tensor *tensor, size_t at, const void *bytes,
-                      size_t n)
-{
-    char path[64];
-    char *file;
-    size_t len;
-    sy_error err = {0};
-
-    snprintf(path, sizeof(path), "%s/model.safetensors", t->dir);
-    must(sy_file_read(&file, &len, path, (size_t)1 << 28, &err), &err);
-    const char *found = memmem(file, len, tensor->data, tensor->bytes);
-    assert_non_null(found);
-    const int fd = open(path, O_WRONLY);
-    assert_int_equal(pwrite(fd, bytes, n, found - file + (off_t)at), n);
-    close(fd);
-    free(file);
-}
 
 static sy_shard_identity identify(const test_shards *t, uint32_t layer, uint32_t expert)
 {

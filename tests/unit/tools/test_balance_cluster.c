@@ -13,6 +13,7 @@
 
 #define LAYERS      2
 #define EXPERTS     4
+#define GRID        (&(const sy_grid){.layers = LAYERS, .experts = EXPERTS})
 #define SHARD_BYTES 100
 
 /* A model of 2 layers of 4 experts, a placement, and nodes a, b, c with one device each. */
@@ -86,8 +87,7 @@ static sy_status make(cluster *c, sy_error *err)
     const tool_hash hash = {.entry = c->entry, .n = c->n_entries};
 
     assert_int_equal(field_map_open(&c->map, &hash, err), SY_OK);
-    assert_int_equal(field_map_snapshot(&c->snapshot, c->map, FIELD_BEFORE, LAYERS, EXPERTS, err),
-                     SY_OK);
+    assert_int_equal(field_map_snapshot(&c->snapshot, c->map, FIELD_BEFORE, GRID, err), SY_OK);
     c->question.snapshot = c->snapshot;
     c->question.map = c->map;
     return balance_problem_make(&c->problem, &c->question, err);

@@ -104,7 +104,9 @@ static void a_node_is_gone_after_a_while_without_lease(void **state)
     sy_snapshot *snapshot;
 
     (void)state;
-    assert_int_equal(sy_snapshot_build(&snapshot, NULL, &entry, 1, 1, 1, NULL), SY_OK);
+    assert_int_equal(
+        sy_snapshot_build(&snapshot, NULL, &entry, 1, &(sy_grid){.layers = 1, .experts = 1}, NULL),
+        SY_OK);
     assert_int_equal(balance_away_note(&away, snapshot, &facts, 1000), SY_OK);
     assert_false(balance_away_is_gone(&away, "b"));
     assert_int_equal(balance_away_note(&away, snapshot, &facts, 1099), SY_OK);

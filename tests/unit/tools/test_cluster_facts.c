@@ -7,6 +7,7 @@
 
 #define LAYERS  1
 #define EXPERTS 4
+#define GRID    (&(const sy_grid){.layers = LAYERS, .experts = EXPERTS})
 
 static const char shards_json[] =
     "{\"node\":\"a\",\"hash\":\"0123\",\"devices\":[{\"device\":\"cpu:0\",\"memory_bytes\":70,"
@@ -21,7 +22,7 @@ static sy_snapshot *snapshot_of(const field_map *map, field_side side)
 {
     sy_snapshot *snapshot = NULL;
 
-    assert_int_equal(field_map_snapshot(&snapshot, map, side, LAYERS, EXPERTS, NULL), SY_OK);
+    assert_int_equal(field_map_snapshot(&snapshot, map, side, GRID, NULL), SY_OK);
     return snapshot;
 }
 

@@ -9,10 +9,11 @@
 
 #define LAYERS  2
 #define EXPERTS 3
+#define GRID    (&(const sy_grid){.layers = LAYERS, .experts = EXPERTS})
 
 static size_t move(field_map *map, sy_field field, const char *from, const char *to, int64_t count)
 {
-    move_what what = {.field = field, .layers = LAYERS, .experts = EXPERTS, .count = count};
+    move_what what = {.field = field, .grid = *GRID, .count = count};
     size_t n = 0;
 
     assert_int_equal(target_parse(&what.from, from, NULL), SY_OK);
@@ -85,11 +86,8 @@ static void a_move_of_nothing_says_so(void **state)
 static sy_status drain(drain_result *out, field_map *map, const cluster_facts *facts,
                        uint64_t shard_bytes)
 {
-    const drain_input input = {.node = "a",
-                               .facts = facts,
-                               .layers = LAYERS,
-                               .experts = EXPERTS,
-                               .shard_bytes = shard_bytes};
+    const drain_input input = {
+        .node = "a", .facts = facts, .grid = *GRID, .shard_bytes = shard_bytes};
 
     return drain_fields(out, map, &input, NULL);
 }
@@ -112,7 +110,7 @@ static void a_drained_node_is_named_nowhere_and_every_expert_has_a_target(void *
     assert_field(map, "0/0", "b/cpu:0@100");
     assert_field(map, "0/1", "b/cpu:0");
     assert_field(map, "1/1", "c/cpu:0"); /* the shadow serves now: it has the shard already */
-    assert_int_equal(field_map_snapshot(&snapshot, map, FIELD_AFTER, LAYERS, EXPERTS, NULL), SY_OK);
+    assert_int_equal(field_map_snapshot(&snapshot, map, FIELD_AFTER, GRID, NULL), SY_OK);
     assert_true(sy_snapshot_complete(snapshot));
     assert_false(sy_snapshot_names_node(snapshot, "a"));
     assert_non_null(strpbrk(field_map_get(map, "*/*", FIELD_AFTER), "bc"));
@@ -207,7 +205,7 @@ static int is_safe(const char *placement, const char *a, const char *b)
 
     add_node(&facts, "a", a);
     add_node(&facts, "b", b);
-    assert_int_equal(field_map_snapshot(&now, map, FIELD_BEFORE, LAYERS, EXPERTS, NULL), SY_OK);
+    assert_int_equal(field_map_snapshot(&now, map, FIELD_BEFORE, GRID, NULL), SY_OK);
     safe = drain_is_safe("a", why, sizeof(why), now, &facts);
     sy_snapshot_unref(now);
     facts_free(&facts);
@@ -299,8 +297,8 @@ static void waiting_ends_when_all_follow_and_what_is_new_is_resident(void **stat
 
     (void)state;
     assert_int_equal(field_map_set(map, "0/1", "a/cpu:0 b/cpu:0"), SY_OK);
-    assert_int_equal(field_map_snapshot(&before, map, FIELD_BEFORE, LAYERS, EXPERTS, NULL), SY_OK);
-    assert_int_equal(field_map_snapshot(&after, map, FIELD_AFTER, LAYERS, EXPERTS, NULL), SY_OK);
+    assert_int_equal(field_map_snapshot(&before, map, FIELD_BEFORE, GRID, NULL), SY_OK);
+    assert_int_equal(field_map_snapshot(&after, map, FIELD_AFTER, GRID, NULL), SY_OK);
     assert_int_equal(wait_list_between(&list, before, after, NULL), SY_OK);
     assert_int_equal(list.n, 1);
     assert_int_equal(list.want[0].expert, 1);

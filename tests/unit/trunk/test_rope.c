@@ -19,7 +19,7 @@ static void check(const sy_model_desc *desc, const expected *want, size_t n)
     float inv[64];
 
     assert_true(desc->rotary_dim / 2 <= SY_COUNT_OF(inv));
-    sy_rope_frequencies(inv, desc);
+    sy_rope_frequencies(inv, desc, 0);
     for (size_t w = 0; w < n; w++)
         if (!(fabs((double)inv[want[w].i] - want[w].inv) <= 2e-6 * want[w].inv))
             fail_msg("frequency %u: %.9g, expected %.9g", want[w].i, (double)inv[want[w].i],
@@ -118,6 +118,30 @@ static void llama3_frequencies(void **state)
     assert_true(n_kept > 0 && n_between > 0 && n_divided > 0);
 }
 
+/* Phi-3.5's: short and long sequences have factors of their own. */
+static void frequencies_of_two_lists(void **state)
+{
+    sy_model_desc d = {.rotary_dim = 128,
+                       .rope_theta = 1e4f,
+                       .rope = {.type = SY_ROPE_LONG, .original_context = 4096}};
+    float inv[64];
+
+    (void)state;
+    for (uint32_t i = 0; i < 64; i++) {
+        d.rope.short_factor[i] = 1.0f + (float)i / 64;
+        d.rope.long_factor[i] = 1.0f + (float)i;
+    }
+    for (int is_long = 0; is_long < 2; is_long++) {
+        sy_rope_frequencies(inv, &d, is_long);
+        for (uint32_t i = 0; i < 64; i++) {
+            const double want = pow(1e4, -2.0 * i / 128) / (1 + i / (is_long ? 1.0 : 64.0));
+            if (!(fabs((double)inv[i] - want) <= 2e-6 * want))
+                fail_msg("long %d, frequency %u: %.9g, expected %.9g", is_long, i, (double)inv[i],
+                         want);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,6 +150,7 @@ int main(void)
         cmocka_unit_test(yarn_with_one_beta_is_a_step),
         cmocka_unit_test(plain_and_linear_frequencies),
         cmocka_unit_test(llama3_frequencies),
+        cmocka_unit_test(frequencies_of_two_lists),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,7 +63,7 @@ static void write_model(const shape *s)
                                     .context = s->context,
                                     .rms_eps = 1e-5f,
                                     .rope_theta = 1e4f,
-                                    .dtype = SY_F32};
+                                    .options.dtype = SY_F32};
     sy_error err = {0};
     char command[160];
 

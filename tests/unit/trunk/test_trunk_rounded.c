@@ -83,7 +83,7 @@ static void write_model(int tied)
                                     .context = 64,
                                     .rms_eps = 1e-5f,
                                     .rope_theta = 1e4f,
-                                    .dtype = SY_BF16};
+                                    .options.dtype = SY_BF16};
     sy_error err = {0};
 
     strcpy(dir, "/tmp/sy-trunk-XXXXXX");

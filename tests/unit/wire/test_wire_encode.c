@@ -52,6 +52,7 @@ static void a_chunk_goes_by_reference(void **state)
     const sy_shard_chunk in = {
         .total_bytes = 3 * N,
         .offset = N,
+        .n_tensors = 3,
         .dtype = {SY_BF16, SY_BF16, SY_BF16},
         .rows = {64, 64, 64},
         .cols = {64, 64, 64},

@@ -612,6 +612,7 @@ static void models(void **state)
     model.placement_hash = 7;
     model.structure_hash = 8;
     model.placement_epoch = 9;
+    model.moe_layers = text("3-60");
     sent = packed(&list.base);
     assert_int_equal(sy_wire_model_list_decode(&out, &arena, &sent, 1, NULL), SY_OK);
     assert_int_equal(out.n_models, 1);
@@ -620,6 +621,7 @@ static void models(void **state)
     assert_string_equal(info.family, "f");
     assert_string_equal(info.architecture, "");
     assert_string_equal(info.not_ready_reason, "why");
+    assert_string_equal(info.moe_layers, "3-60");
     assert_true(info.layers == 1 && info.hidden == 2 && info.experts == 30 && info.top_k == 4);
     assert_true(info.vocab == 5 && info.context == 6 && info.ready == 1);
     assert_true(info.placement_hash == 7 && info.structure_hash == 8 && info.placement_epoch == 9);
@@ -627,11 +629,13 @@ static void models(void **state)
     description.architecture = text("a");
     description.expert_ffn = 10;
     description.structure_hash = 11;
+    description.moe_layers = text("1,3");
     sent = packed(&description.base);
     assert_int_equal(sy_wire_model_description_decode(&info, &arena, &sent, 1, NULL), SY_OK);
     assert_string_equal(info.architecture, "a");
     assert_int_equal(info.expert_ffn, 10);
     assert_int_equal(info.structure_hash, 11);
+    assert_string_equal(info.moe_layers, "1,3");
 }
 
 static void a_query_may_be_meant_for_either_service(void **state)

@@ -243,14 +243,14 @@ static void a_node_has_a_bounded_number_of_shards_and_devices(void **state)
 
 typedef struct chunk_fixture {
     Switchyard__V1__ShardChunk msg;
-    Switchyard__V1__ShardTensor tensor[4];
-    Switchyard__V1__ShardTensor *tensors[4];
+    Switchyard__V1__ShardTensor tensor[7];
+    Switchyard__V1__ShardTensor *tensors[7];
 } chunk_fixture;
 
-/* 128 bytes of 3 tensors of 4 rows, of which the data are the last 100. */
+/* 128 bytes of 3 matrices of one row, of which the data are 100; 12 more are their biases. */
 static void chunk_reset(chunk_fixture *f)
 {
-    static const uint32_t cols[] = {12, 12, 8, 1};
+    static const uint32_t cols[] = {12, 12, 8, 1, 1, 1, 1};
 
     switchyard__v1__shard_chunk__init(&f->msg);
     for (size_t i = 0; i < SY_COUNT_OF(f->tensor); i++) {
@@ -292,10 +292,6 @@ static void a_chunk_is_a_part_of_its_shard(void **state)
     chunk_refused(&f, "total_bytes: 18446744073709551615, but the tensors need 128");
     f.msg.expert = 65535;
     chunk_refused(&f, "expert: 65535, must be below 65535");
-    f.msg.n_tensor = 4;
-    chunk_refused(&f, "tensor: 4 elements, must be 3: gate, up, down");
-    f.msg.n_tensor = 2;
-    chunk_refused(&f, "tensor: 2 elements, must be 3");
     f.tensor[1].dtype = SWITCHYARD__V1__DTYPE__DTYPE_UNSPECIFIED;
     chunk_refused(&f, "tensor[1].dtype: 0, must be F32 (1), BF16 (2), F16 (3), Q8 (4) or Q4 (5)");
     f.tensor[2].dtype = (Switchyard__V1__DType)9;
@@ -304,6 +300,58 @@ static void a_chunk_is_a_part_of_its_shard(void **state)
     chunk_refused(&f, "tensor[0].rows: 0, must be 1 to 1048576");
     f.tensor[2].cols = (1u << 20) + 1;
     chunk_refused(&f, "tensor[2].cols: 1048577, must be 1 to 1048576");
+}
+
+static void a_chunk_of_a_shard_with_biases_lists_them_behind_the_matrices(void **state)
+{
+    chunk_fixture f;
+    sy_shard_chunk out;
+    sy_frame frame;
+    sy_iov sent;
+
+    (void)state;
+    chunk_reset(&f);
+    f.msg.n_tensor = 6;
+    f.tensor[1].rows = f.tensor[4].rows = 2;
+    f.tensor[1].cols = 6;
+    f.msg.total_bytes = 144;
+    sent = packed(&f.msg.base);
+    assert_int_equal(sy_wire_shard_chunk_decode(&out, &arena, &sent, 1, NULL), SY_OK);
+    assert_int_equal(out.n_tensors, 6);
+    assert_true(out.dtype[4] == SY_F32 && out.rows[4] == 2 && out.cols[4] == 1);
+    assert_int_equal(sy_wire_shard_chunk_encode(&frame, &out, NULL), SY_OK);
+    frame_equals(&frame, sent);
+    f.msg.total_bytes = 128;
+    refused("shard_chunk", &f.msg.base, "total_bytes: 128, but the tensors need 144");
+}
+
+static void a_bias_that_does_not_fit_its_matrix_is_refused(void **state)
+{
+    chunk_fixture f;
+
+    (void)state;
+    for (size_t n = 0; n <= 7; n++) {
+        chunk_reset(&f);
+        f.msg.n_tensor = n;
+        f.msg.total_bytes = n < 6 ? 128 : 140;
+        if (n == 3 || n == 6)
+            taken("shard_chunk", &f.msg.base);
+        else
+            refused("shard_chunk", &f.msg.base, "must be 3: gate, up, down; or 6: their biases");
+    }
+    chunk_reset(&f);
+    f.msg.n_tensor = 6;
+    f.msg.total_bytes = 140;
+    f.tensor[3].dtype = SWITCHYARD__V1__DTYPE__BF16;
+    refused("shard_chunk", &f.msg.base, "tensor[3]: bf16 [1,1], must be a bias, f32 [1,1]");
+    f.tensor[3].dtype = SWITCHYARD__V1__DTYPE__F32;
+    f.tensor[4].rows = 12;
+    refused("shard_chunk", &f.msg.base, "tensor[4]: f32 [12,1], must be a bias, f32 [1,1]");
+    f.tensor[4].rows = 1;
+    f.tensor[5].cols = 2;
+    refused("shard_chunk", &f.msg.base, "tensor[5]: f32 [1,2], must be a bias, f32 [1,1]");
+    f.tensor[5].cols = 0;
+    refused("shard_chunk", &f.msg.base, "tensor[5].cols: 0, must be 1 to 1048576");
 }
 
 /* A row of 33 elements is two blocks. */
@@ -368,6 +416,8 @@ int main(void)
         cmocka_unit_test(shards_are_in_a_known_state),
         cmocka_unit_test(a_node_has_a_bounded_number_of_shards_and_devices),
         cmocka_unit_test(a_chunk_is_a_part_of_its_shard),
+        cmocka_unit_test(a_chunk_of_a_shard_with_biases_lists_them_behind_the_matrices),
+        cmocka_unit_test(a_bias_that_does_not_fit_its_matrix_is_refused),
         cmocka_unit_test(a_chunk_of_blocks_needs_what_its_rows_need),
         cmocka_unit_test(a_chunk_is_not_too_large),
         cmocka_unit_test(a_fetch_names_an_expert_that_may_be),

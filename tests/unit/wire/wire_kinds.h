@@ -221,12 +221,14 @@ static inline sy_status make_shard_chunk(sy_frame *out, rng *r, sy_arena *arena)
         .content_hash = rng_next(r),
         .probe_hash = rng_next(r),
         .chunk_hash = rng_next(r),
+        .n_tensors = rng_below(r, 2) == 0 ? 3 : SY_WIRE_TENSORS_MAX,
     };
 
-    for (size_t i = 0; i < 3; i++) {
-        in.dtype[i] = (sy_dtype)(1 + rng_below(r, 5));
-        in.rows[i] = 1 + (uint32_t)rng_below(r, 9);
-        in.cols[i] = 1 + (uint32_t)rng_below(r, 70);
+    for (size_t i = 0; i < in.n_tensors; i++) {
+        const int is_bias = i >= 3;
+        in.dtype[i] = is_bias ? SY_F32 : (sy_dtype)(1 + rng_below(r, 5));
+        in.rows[i] = is_bias ? in.rows[i - 3] : 1 + (uint32_t)rng_below(r, 9);
+        in.cols[i] = is_bias ? 1 : 1 + (uint32_t)rng_below(r, 70);
         in.total_bytes += in.rows[i] * sy_dtype_row_bytes(in.dtype[i], in.cols[i]);
     }
     in.offset = rng_below(r, (size_t)in.total_bytes);
@@ -356,6 +358,7 @@ static inline sy_model_info some_model(rng *r, sy_arena *arena)
         .placement_hash = rng_next(r),
         .structure_hash = rng_next(r),
         .placement_epoch = rng_next(r),
+        .moe_layers = some_text(r, arena, 30),
     };
 }
 

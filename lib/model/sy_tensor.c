@@ -1,0 +1,170 @@
+/* sy_tensor.c - rows out of whatever a file stores. Offsets stay within the tensor's bytes because
+ * whoever made the view (sy_model_bind.c) checked its shape against them. */
+#include "sy_tensor.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { F8_BLOCK = 128, FP4_BLOCK = 32, FP4_BLOCK_BYTES = FP4_BLOCK / 2 };
+
+static uint64_t columns_of(const sy_tensor *t)
+{
+    uint64_t n = 1;
+
+    for (uint32_t d = 1; d < t->rank; d++) n *= t->shape[d];
+    return n;
+}
+
+size_t sy_tensor_row_bytes(const sy_tensor *tensor)
+{
+    return sy_dtype_row_bytes(tensor->dtype, columns_of(tensor));
+}
+
+int sy_tensor_is_in_place(const sy_tensor *tensor)
+{
+    const uint64_t row_bytes = sy_tensor_row_bytes(tensor);
+
+    return tensor->encoding == SY_ENCODING_PLAIN &&
+           (tensor->row_step == 0 || tensor->row_step == row_bytes) &&
+           (tensor->column_step == 0 || tensor->column_step == sy_dtype_bytes(tensor->dtype));
+}
+
+static uint64_t row_step_of(const sy_tensor *t)
+{
+    return t->row_step != 0 ? t->row_step : sy_tensor_row_bytes(t);
+}
+
+/* Column after column: in a transposed matrix the rows of one column lie side by side. */
+static void gather(uint8_t *dst, const sy_tensor *t, uint64_t row, uint64_t n)
+{
+    const size_t element = sy_dtype_bytes(t->dtype), row_bytes = sy_tensor_row_bytes(t);
+    const uint64_t columns = columns_of(t), row_step = row_step_of(t);
+
+    for (uint64_t c = 0; c < columns; c++) {
+        const uint8_t *src = t->data + c * t->column_step + row * row_step;
+
+        for (uint64_t r = 0; r < n; r++)
+            memcpy(dst + r * row_bytes + c * element, src + r * row_step, element);
+    }
+}
+
+static void read_plain(uint8_t *dst, const sy_tensor *t, uint64_t row, uint64_t n)
+{
+    const size_t row_bytes = sy_tensor_row_bytes(t);
+
+    if (sy_tensor_is_in_place(t)) {
+        memcpy(dst, t->data + row * row_bytes, n * row_bytes);
+    } else if (t->column_step != 0 && t->column_step != sy_dtype_bytes(t->dtype)) {
+        gather(dst, t, row, n);
+    } else {
+        for (uint64_t r = 0; r < n; r++)
+            memcpy(dst + r * row_bytes, t->data + (row + r) * t->row_step, row_bytes);
+    }
+}
+
+/* As transformers has it: the product in fp32, rounded to bf16. */
+static void read_f8_row(uint16_t *dst, const sy_tensor *t, uint64_t row)
+{
+    const uint64_t columns = columns_of(t);
+    const uint8_t *code = t->data + row * columns;
+    const uint8_t *factors = t->scale + row / F8_BLOCK * t->scale_step;
+
+    for (uint64_t c = 0; c < columns; c++) {
+        float factor;
+
+        memcpy(&factor, factors + c / F8_BLOCK * sizeof(factor), sizeof(factor));
+        dst[c] = sy_f32_to_bf16(sy_f8_e4m3_to_f32(code[c]) * factor);
+    }
+}
+
+/* 2^(b - 127), a NaN for 255. */
+static float e8m0(uint8_t b)
+{
+    const uint32_t bits = b == 0 ? 0x400000 : b == 255 ? 0x7fc00000 : (uint32_t)b << 23;
+    float v;
+
+    memcpy(&v, &bits, sizeof(v));
+    return v;
+}
+
+static void read_fp4_row(uint16_t *dst, const sy_tensor *t, uint64_t row)
+{
+    const uint8_t *code = t->data + row * row_step_of(t), *scale = t->scale + row * t->scale_step;
+
+    for (uint64_t c = 0; c < columns_of(t); c++) {
+        const uint8_t pair = code[c / 2];
+        const unsigned nibble = c % 2 == 0 ? pair & 15u : (unsigned)pair >> 4;
+
+        dst[c] = sy_f32_to_bf16(sy_fp4_to_f32(nibble) * e8m0(scale[c / FP4_BLOCK]));
+    }
+}
+
+void sy_tensor_read(void *dst, const sy_tensor *tensor, uint64_t row, uint64_t n)
+{
+    const size_t row_bytes = sy_tensor_row_bytes(tensor);
+    uint8_t *out = dst;
+
+    if (tensor->encoding == SY_ENCODING_PLAIN) {
+        read_plain(out, tensor, row, n);
+        return;
+    }
+    for (uint64_t r = 0; r < n; r++, out += row_bytes) {
+        if (tensor->encoding == SY_ENCODING_F8_BLOCK)
+            read_f8_row((uint16_t *)(void *)out, tensor, row + r);
+        else
+            read_fp4_row((uint16_t *)(void *)out, tensor, row + r);
+    }
+}
+
+/* ---- pages ---- */
+
+/* Not a byte further than the last element's: what is mapped behind the file may be anybody's
+ * memory. */
+uint64_t sy_tensor_span(const sy_tensor *t)
+{
+    const uint64_t rows = t->rank > 0 ? t->shape[0] : 1, columns = columns_of(t);
+    const uint64_t element = sy_dtype_bytes(t->dtype);
+
+    if (rows == 0 || columns == 0) return 0;
+    switch (t->encoding) {
+    case SY_ENCODING_F8_BLOCK: return rows * columns;
+    case SY_ENCODING_MXFP4: return (rows - 1) * t->row_step + columns / FP4_BLOCK * FP4_BLOCK_BYTES;
+    case SY_ENCODING_PLAIN:
+        return (rows - 1) * row_step_of(t) + element +
+               (columns - 1) * (t->column_step == 0 ? element : t->column_step);
+    default: return t->bytes;
+    }
+}
+
+static void release(const uint8_t *begin, const uint8_t *end)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = ((uintptr_t)begin + page - 1) / page * page;
+    const uintptr_t last = (uintptr_t)end / page * page;
+
+    if (first < last)
+        madvise((void *)first, last - first, MADV_DONTNEED); /* only advice: failure costs memory */
+}
+
+void sy_tensor_release(const sy_tensor *tensor)
+{
+    release(tensor->data, tensor->data + sy_tensor_span(tensor));
+}
+
+void sy_tensor_release_rows(const sy_tensor *tensor, uint64_t row, uint64_t n)
+{
+    /* Rows of a transposed matrix share all of their pages. */
+    if (tensor->encoding == SY_ENCODING_PLAIN && tensor->column_step != 0 &&
+        tensor->column_step != sy_dtype_bytes(tensor->dtype))
+        return;
+    const uint64_t step =
+        tensor->encoding == SY_ENCODING_F8_BLOCK ? columns_of(tensor) : row_step_of(tensor);
+    release(tensor->data + row * step,
+            tensor->data + SY_MIN((row + n) * step, sy_tensor_span(tensor)));
+}
+
+void sy_tensor_release_part(const sy_tensor *tensor, uint64_t begin, uint64_t end)
+{
+    release(tensor->data + begin, tensor->data + end);
+}
