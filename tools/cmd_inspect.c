@@ -16,7 +16,7 @@
 typedef struct options {
     const char *dir, *devices, *weights;
     int64_t experts_per_node, fidelity_tokens;
-    int json, tensors, fields, fidelity;
+    int json, tensors, fields, fidelity, allow_nan;
 } options;
 
 static const char *gate_score_name(sy_gate_score score)
@@ -49,6 +49,8 @@ static int parse(options *o, int argc, char **argv)
          SY_ARG_FLAG, &o->fidelity, 0, 0},
         {"fidelity-tokens", "N", "with --fidelity: tokens of each of its 4 prompts; default 64",
          SY_ARG_INT, &o->fidelity_tokens, 1, SY_CONTEXT_MAX},
+        {"allow-nan", NULL, "with --fidelity: " TOOL_ALLOW_NAN_HELP, SY_ARG_FLAG, &o->allow_nan, 0,
+         0},
         {"tensors", NULL, "list every tensor", SY_ARG_FLAG, &o->tensors, 0, 0},
         {"json", NULL, "print JSON", SY_ARG_FLAG, &o->json, 0, 0},
     };
@@ -367,6 +369,7 @@ int cmd_inspect(int argc, char **argv)
     st = inspect_gather(&facts, o.dir, (uint32_t)o.experts_per_node, &err);
     if (st == SY_OK && o.devices != NULL)
         st = inspect_place_make(&place, &facts, o.devices, o.weights, &err);
+    if (st == SY_OK && o.allow_nan) sy_model_allow_nan(facts.model);
     if (st == SY_OK && o.fidelity)
         st = inspect_fidelity_measure(&fidelity, &facts, (uint32_t)o.fidelity_tokens,
                                       tool_memory_available(""), &err);

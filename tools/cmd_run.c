@@ -22,6 +22,7 @@ typedef struct options {
     const char *model, *kernels, *weights, *activations;
     sy_precision precision; /* what the last two say */
     int64_t threads;
+    int allow_nan;
 } options;
 
 struct run;
@@ -66,6 +67,7 @@ static int parse(options *o, int argc, char **argv)
          &o->kernels, 0, 0},
         {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
         {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
+        {"allow-nan", NULL, TOOL_ALLOW_NAN_HELP, SY_ARG_FLAG, &o->allow_nan, 0, 0},
     };
     sy_arg args[SY_COUNT_OF(own) + TOOL_SAMPLING_ARGS];
     sy_error err = {0};
@@ -112,6 +114,7 @@ static sy_status open_model(run *self, sy_error *err)
 
     SY_TRY(sy_kernels_choose(&self->kernels, o->kernels, err));
     SY_TRY(sy_model_open(&self->model, o->model, NULL, err));
+    if (o->allow_nan) sy_model_allow_nan(self->model);
     self->desc = sy_model_describe(self->model);
     list_policies(self);
     SY_TRY(sy_tokenizer_open(&self->tokenizer, o->model, self->desc->vocab, err));

@@ -27,7 +27,7 @@ typedef struct up_options {
     const char *model, *name, *dir, *redis, *router, *devices, *log_level, *weights, *activations;
     sy_arg_strings expert_args, router_args, aggregator_args;
     int64_t experts, routers, aggregators, threads, timeout_s;
-    int detach, json;
+    int detach, json, allow_nan;
 } up_options;
 
 typedef struct up_run {
@@ -100,6 +100,7 @@ static sy_status parse(up_options *o, int argc, char **argv, sy_error *err)
         {"devices", "LIST", "of each expert node: cpu:0,cpu:1", SY_ARG_STRING, &o->devices, 0, 0},
         {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
         {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
+        {"allow-nan", NULL, TOOL_ALLOW_NAN_HELP, SY_ARG_FLAG, &o->allow_nan, 0, 0},
         {"redis", "URL", "a Redis that runs already; default: one of the cluster's own",
          SY_ARG_STRING, &o->redis, 0, 0},
         {"threads", "N",
@@ -202,6 +203,7 @@ static sy_status prepare(up_run *run, sy_error *err)
                                   .expert_args = o->expert_args,
                                   .router_args = o->router_args,
                                   .aggregator_args = o->aggregator_args,
+                                  .allow_nan = o->allow_nan,
                                   .threads = o->threads};
     SY_TRY(up_launcher_find(&run->launcher, err));
 out:

@@ -429,7 +429,7 @@ static void add_notes(inspect_fidelity *out, const inspect_facts *f)
             "fp8 weights are held as bf16: a weight times its block's factor is rounded, by 1 part "
             "in 512 at the most, and \"as stored\" is with that",
         [SY_ENCODING_MXFP4] = "mxfp4 weights are held as bf16, which has every one of them exactly",
-        [SY_ENCODING_GGUF] = "blocks of GGUF are held as fp32, as ggml decodes them",
+        [SY_ENCODING_GGUF] = "blocks of GGUF other than Q8_0 and Q4_0 are held as bf16",
     };
     int is_seen[SY_COUNT_OF(note)] = {0};
 

@@ -16,6 +16,11 @@ int tool_usage_error(const sy_error *err);
  */
 int tool_bad_option(const char *fmt, ...) SY_PRINTF(1, 2);
 
+/* What --allow-nan says, wherever it is offered. */
+#define TOOL_ALLOW_NAN_HELP                                                                        \
+    "load weights that are NaN or infinite as they are, instead of refusing the checkpoint; what " \
+    "meets one fails"
+
 #define TOOL_SIZE_BYTES 24
 /* "21.2 MB", powers of 1000; out is returned. */
 const char *tool_size(char out[TOOL_SIZE_BYTES], uint64_t bytes);

@@ -152,6 +152,7 @@ static void put_server(arg_list *args, const up_launcher *launcher, const up_pro
     put_option(args, "--http", process->http);
     put_option(args, "--threads", threads);
     put_option(args, "--log-level", launcher->log_level);
+    if (launcher->allow_nan) put(args, "--allow-nan");
     if (strcmp(process->tier, "expert") == 0) {
         put_precision(args, launcher);
         put_option(args, "--devices", launcher->devices);

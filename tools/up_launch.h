@@ -14,6 +14,7 @@ typedef struct up_launcher {
     const char *log_level;
     const char *weights, *activations;                        /* of expert nodes and aggregators */
     sy_arg_strings expert_args, router_args, aggregator_args; /* handed on as they are */
+    int allow_nan;                                            /* every server's */
     int64_t threads;                   /* 0: all cores, which expert nodes share out */
     char program_dir[UP_PATH_BYTES];   /* where the servers are: beside this program */
     char redis_program[UP_PATH_BYTES]; /* "": not needed */

@@ -1,5 +1,7 @@
 /* sy_bpe.c - merging symbols by rank: a linked list of symbols and a heap of candidate pairs.
- * Candidates that a merge has overtaken stay in the heap and are recognised when they come up. */
+ * Candidates that a merge has overtaken stay in the heap and are recognised when they come up. A
+ * piece may be a whole text; between two characters that no merge brings together it falls into
+ * parts that are merged one by one, each in a small heap. */
 #include "sy_bpe.h"
 #include "sy_hash.h"
 #include "sy_unicode.h"
@@ -12,8 +14,8 @@
 #define PIECE_BYTES_MAX (UINT32_MAX / 2) /* positions fit 32 bits */
 
 struct sy_bpe_symbol {
-    uint32_t id; /* SY_NO_ID: swallowed by its left neighbour */
-    uint32_t prev, next;
+    uint32_t id;         /* SY_NO_ID: swallowed by its left neighbour */
+    uint32_t prev, next; /* END also where no merge reaches across */
 };
 
 struct sy_bpe_candidate {
@@ -37,10 +39,38 @@ sy_status sy_bpe_open(sy_bpe *bpe, const sy_vocab *vocab, size_t n_merges)
     }
     while (n_slots < 2 * n_merges) n_slots *= 2;
     bpe->slot = malloc(n_slots * sizeof(*bpe->slot));
-    if (bpe->slot == NULL) return SY_ENOMEM;
+    bpe->joint = calloc(SY_BPE_JOINTS / 64, sizeof(*bpe->joint));
+    if (bpe->slot == NULL || bpe->joint == NULL) return SY_ENOMEM;
     for (size_t i = 0; i < n_slots; i++) bpe->slot[i].left = SY_NO_ID;
     bpe->n_slots = n_slots;
     return SY_OK;
+}
+
+/* The bit for two characters side by side. Two pairs may share one, which only makes a part longer.
+ */
+static size_t joint_bit(uint32_t left, uint32_t right)
+{
+    return (size_t)((left * 0x9E3779B1u ^ right * 0x85EBCA77u) >> (32 - SY_BPE_JOINT_BITS));
+}
+
+static int may_join(const sy_bpe *bpe, uint32_t left, uint32_t right)
+{
+    const size_t bit = joint_bit(left, right);
+
+    return bpe->joint[bit / 64] >> (bit % 64) & 1;
+}
+
+/* The first and the last character of a token's text; 0: it has none. */
+static int edges(const sy_vocab *vocab, uint32_t id, uint32_t *first, uint32_t *last)
+{
+    const char *s = vocab->text + vocab->token[id].at;
+    size_t i = 0, at = vocab->token[id].n_bytes;
+
+    if (at-- == 0) return 0;
+    *first = sy_utf8_next(s, &i);
+    while (at > 0 && ((uint8_t)s[at] & 0xC0) == 0x80) at--;
+    *last = sy_utf8_next(s, &at);
+    return 1;
 }
 
 /* The slot of the pair, or the empty one where it would stand. */
@@ -58,16 +88,29 @@ static sy_bpe_merge *find_merge(const sy_bpe *bpe, uint32_t left, uint32_t right
 
 void sy_bpe_add_merge(sy_bpe *bpe, const sy_bpe_merge *merge)
 {
+    uint32_t left = 0, right = 0, unused;
+
     *find_merge(bpe, merge->left, merge->right) = *merge;
+    if (!edges(bpe->vocab, merge->left, &unused, &left) ||
+        !edges(bpe->vocab, merge->right, &right, &unused)) {
+        /* An empty token has no edges of its own: nothing is known to stay apart. */
+        memset(bpe->joint, 0xFF, SY_BPE_JOINTS / 8);
+        return;
+    }
+    const size_t bit = joint_bit(left, right);
+    bpe->joint[bit / 64] |= (uint64_t)1 << (bit % 64);
 }
 
 void sy_bpe_free(sy_bpe *bpe)
 {
+    free(bpe->joint);
     free(bpe->slot);
     memset(bpe, 0, sizeof(*bpe));
 }
 
-static sy_status push_symbol(sy_bpe_scratch *scratch, uint32_t id)
+/* first, last: the characters at the ends of the symbol's text. */
+static sy_status push_symbol(const sy_bpe *bpe, sy_bpe_scratch *scratch, uint32_t id,
+                             uint32_t first, uint32_t last)
 {
     if (scratch->n_symbols == scratch->symbol_capacity) {
         const size_t larger = SY_MAX((size_t)64, 2 * scratch->symbol_capacity);
@@ -77,9 +120,21 @@ static sy_status push_symbol(sy_bpe_scratch *scratch, uint32_t id)
         scratch->symbol_capacity = larger;
     }
     const uint32_t at = (uint32_t)scratch->n_symbols++;
-    scratch->symbol[at] = (struct sy_bpe_symbol){.id = id, .prev = at - 1, .next = END};
-    if (at > 0) scratch->symbol[at - 1].next = at;
+    scratch->symbol[at] = (struct sy_bpe_symbol){.id = id, .prev = END, .next = END};
+    if (at > 0 && may_join(bpe, scratch->last_char, first)) {
+        scratch->symbol[at].prev = at - 1;
+        scratch->symbol[at - 1].next = at;
+    }
+    scratch->last_char = last;
     return SY_OK;
+}
+
+static sy_status push_unk(const sy_bpe *bpe, sy_bpe_scratch *scratch)
+{
+    uint32_t first = 0, last = 0;
+
+    (void)edges(bpe->vocab, bpe->unk, &first, &last);
+    return push_symbol(bpe, scratch, bpe->unk, first, last);
 }
 
 static sy_status push_bytes(const sy_bpe *bpe, sy_bpe_scratch *scratch, const char *s, size_t n)
@@ -87,7 +142,7 @@ static sy_status push_bytes(const sy_bpe *bpe, sy_bpe_scratch *scratch, const ch
     sy_status st = SY_OK;
 
     for (size_t i = 0; i < n && st == SY_OK; i++) {
-        st = push_symbol(scratch, bpe->byte_id[(uint8_t)s[i]]);
+        st = push_symbol(bpe, scratch, bpe->byte_id[(uint8_t)s[i]], '<', '>');
     }
     return st;
 }
@@ -117,9 +172,9 @@ static sy_status split_into_symbols(const sy_bpe *bpe, sy_bpe_scratch *scratch, 
         const uint32_t id =
             c < SY_BPE_LOW_CHARS ? bpe->low_char[c] : sy_vocab_find(bpe->vocab, s + from, i - from);
         if (id != SY_NO_ID) {
-            if (unk_waits) SY_TRY(push_symbol(scratch, bpe->unk));
+            if (unk_waits) SY_TRY(push_unk(bpe, scratch));
             unk_waits = 0;
-            SY_TRY(push_symbol(scratch, id));
+            SY_TRY(push_symbol(bpe, scratch, id, c, c));
         } else if (bpe->byte_fallback && has_bytes(bpe, s + from, i - from)) {
             SY_TRY(push_bytes(bpe, scratch, s + from, i - from));
         } else if (bpe->has_unk) {
@@ -129,11 +184,11 @@ static sy_status split_into_symbols(const sy_bpe *bpe, sy_bpe_scratch *scratch, 
                                     "its vocabulary",
                                     (unsigned)c);
             }
-            if (unk_waits && !bpe->fuse_unk) SY_TRY(push_symbol(scratch, bpe->unk));
+            if (unk_waits && !bpe->fuse_unk) SY_TRY(push_unk(bpe, scratch));
             unk_waits = 1;
         }
     }
-    if (unk_waits) SY_TRY(push_symbol(scratch, bpe->unk));
+    if (unk_waits) SY_TRY(push_unk(bpe, scratch));
 out:
     return st;
 }
@@ -188,13 +243,12 @@ static sy_status offer(const sy_bpe *bpe, sy_bpe_scratch *scratch, uint32_t left
                                                         .merged = merge->merged});
 }
 
-static sy_status merge_symbols(const sy_bpe *bpe, sy_bpe_scratch *scratch)
+/* Merges what the heap holds, and what comes of it, until nothing does. */
+static sy_status merge_part(const sy_bpe *bpe, sy_bpe_scratch *scratch)
 {
     struct sy_bpe_symbol *symbol = scratch->symbol;
     sy_status st = SY_OK;
 
-    scratch->n_heap = 0;
-    for (uint32_t i = 0; i < scratch->n_symbols; i++) SY_TRY(offer(bpe, scratch, i));
     while (scratch->n_heap > 0) {
         const struct sy_bpe_candidate best = heap_pop(scratch);
         const uint32_t at = (uint32_t)best.key;
@@ -216,6 +270,19 @@ out:
     return st;
 }
 
+static sy_status merge_symbols(const sy_bpe *bpe, sy_bpe_scratch *scratch)
+{
+    sy_status st = SY_OK;
+
+    scratch->n_heap = 0;
+    for (uint32_t i = 0; i < scratch->n_symbols; i++) {
+        SY_TRY(offer(bpe, scratch, i));
+        if (scratch->symbol[i].next == END) SY_TRY(merge_part(bpe, scratch));
+    }
+out:
+    return st;
+}
+
 sy_status sy_bpe_encode(const sy_bpe *bpe, sy_bpe_scratch *scratch, sy_ids *ids, const char *s,
                         size_t n, sy_error *err)
 {
@@ -228,8 +295,8 @@ sy_status sy_bpe_encode(const sy_bpe *bpe, sy_bpe_scratch *scratch, sy_ids *ids,
     }
     SY_TRY(split_into_symbols(bpe, scratch, s, n, err));
     SY_TRY(merge_symbols(bpe, scratch));
-    for (uint32_t i = 0; scratch->n_symbols > 0 && i != END; i = scratch->symbol[i].next) {
-        SY_TRY(sy_ids_push(ids, scratch->symbol[i].id));
+    for (size_t i = 0; i < scratch->n_symbols; i++) {
+        if (scratch->symbol[i].id != SY_NO_ID) SY_TRY(sy_ids_push(ids, scratch->symbol[i].id));
     }
 out:
     return st;

@@ -8,6 +8,9 @@
 
 #define SY_BPE_LOW_CHARS 0x800 /* one- and two-byte characters, every byte-level one among them */
 
+#define SY_BPE_JOINT_BITS 18
+#define SY_BPE_JOINTS     ((size_t)1 << SY_BPE_JOINT_BITS)
+
 typedef struct sy_bpe_merge { /* left and right become merged */
     uint32_t left, right;     /* left == SY_NO_ID: an empty slot */
     uint32_t rank, merged;
@@ -17,6 +20,7 @@ typedef struct sy_bpe {
     const sy_vocab *vocab; /* borrowed; stands beside this in the tokenizer */
     sy_bpe_merge *slot;    /* [n_slots] open addressing by (left, right), a power of two */
     size_t n_slots;
+    uint64_t *joint; /* [SY_BPE_JOINTS / 64] which characters a merge may bring together, hashed */
     uint32_t low_char[SY_BPE_LOW_CHARS]; /* id of the token that is just this character */
     uint32_t byte_id[256];               /* id of "<0xHH>" */
     uint32_t unk;                        /* SY_NO_ID: none in the vocabulary */
@@ -27,6 +31,7 @@ typedef struct sy_bpe {
 typedef struct sy_bpe_scratch { /* zeroed is empty; grows to the longest piece */
     struct sy_bpe_symbol *symbol;
     size_t n_symbols, symbol_capacity;
+    uint32_t last_char; /* that the last symbol ends with */
     struct sy_bpe_candidate *heap;
     size_t n_heap, heap_capacity;
 } sy_bpe_scratch;

@@ -177,6 +177,11 @@ sy_status config_read_scale(const config_reader *in, sy_model_desc *desc)
         const double m = 0.1 * (double)all_dim * log((double)desc->rope.factor) + 1.0;
 
         desc->attention_scale = (float)(m * m / sqrt((double)desc->head_dim));
+        if (!isfinite(desc->attention_scale))
+            return sy_error_set(in->err, SY_EINVAL,
+                                "rope_scaling.mscale_all_dim is %g: attention would be scaled by "
+                                "more than any number",
+                                (double)all_dim);
     }
 out:
     return st;

@@ -36,6 +36,18 @@ static sy_status require_number(float *out, const rope_reader *r, const char *na
     return read_number(out, r, name, 0);
 }
 
+/* What follows from numbers of the file must be one that fp32 holds. */
+static sy_status derive(float *out, const rope_reader *r, const char *name, double value)
+{
+    if (!(fabs(value) <= FLT_MAX))
+        return sy_error_set(r->in->err, SY_EINVAL,
+                            "%s.%s gives a factor of %g, which is no number "
+                            "to compute with",
+                            r->key, name, value);
+    *out = (float)value;
+    return SY_OK;
+}
+
 static sy_status read_original(const rope_reader *r, sy_model_desc *desc, int required)
 {
     static const char name[] = "original_max_position_embeddings";
@@ -74,14 +86,16 @@ static double yarn_scale(double factor, double mscale)
 static sy_status read_yarn_factor(const rope_reader *r, sy_rope_desc *rope)
 {
     float mscale = 0.0f, mscale_all = 0.0f;
+    double factor;
     sy_status st;
 
     SY_TRY(read_number(&mscale, r, "mscale", 1));
     SY_TRY(read_number(&mscale_all, r, "mscale_all_dim", 1));
-    rope->attention_factor = (float)(mscale != 0.0f && mscale_all != 0.0f
-                                         ? yarn_scale((double)rope->factor, (double)mscale) /
-                                               yarn_scale((double)rope->factor, (double)mscale_all)
-                                         : yarn_scale((double)rope->factor, 1.0));
+    factor = yarn_scale((double)rope->factor, 1.0);
+    if (mscale != 0.0f && mscale_all != 0.0f)
+        factor = yarn_scale((double)rope->factor, (double)mscale) /
+                 yarn_scale((double)rope->factor, (double)mscale_all);
+    SY_TRY(derive(&rope->attention_factor, r, "mscale", factor));
     SY_TRY(read_number(&rope->attention_factor, r, "attention_factor", 0));
 out:
     return st;
@@ -139,7 +153,8 @@ static sy_status read_dynamic(const rope_reader *r, sy_model_desc *desc)
         return sy_error_set(r->in->err, SY_EINVAL, "%s.alpha is %g: it must be 1 or more", r->key,
                             (double)alpha);
     if (alpha != 1.0f)
-        desc->rope_theta = (float)((double)desc->rope_theta * pow((double)alpha, d / (d - 2.0)));
+        st = derive(&desc->rope_theta, r, "alpha",
+                    (double)desc->rope_theta * pow((double)alpha, d / (d - 2.0)));
 out:
     return st;
 }
@@ -194,7 +209,8 @@ static sy_status read_long(const rope_reader *r, sy_model_desc *desc)
     rope->factor = (float)desc->context / (float)rope->original_context;
     SY_TRY(read_number(&rope->factor, r, "factor", 0));
     growth = log((double)rope->factor) / log((double)rope->original_context);
-    rope->attention_factor = rope->factor > 1.0f && growth > 0.0 ? (float)sqrt(1.0 + growth) : 1.0f;
+    SY_TRY(derive(&rope->attention_factor, r, "original_max_position_embeddings",
+                  rope->factor > 1.0f ? sqrt(1.0 + growth) : 1.0));
     SY_TRY(read_number(&rope->attention_factor, r, "attention_factor", 0));
     rope->long_attention_factor = rope->attention_factor;
     SY_TRY(read_number(&rope->attention_factor, r, "short_mscale", 0));

@@ -59,9 +59,9 @@ static void put_bytes(const sy_decoder *decoder, sy_detok *state, const char *s,
 }
 
 static void decode_byte_level(const sy_decoder *decoder, sy_detok *state, const char *s, size_t n,
-                              sy_strbuf *out)
+                              int is_literal, sy_strbuf *out)
 {
-    int all_mapped = 1;
+    int all_mapped = !is_literal;
 
     for (size_t i = 0; i < n && all_mapped;) {
         all_mapped = sy_char_to_byte(sy_utf8_next(s, &i)) >= 0;
@@ -149,7 +149,9 @@ void sy_tokenizer_decode(const sy_tokenizer *tokenizer, sy_detok *state, uint32_
         state->started = 1;
         put_bytes(decoder, state, s, token->n_bytes, out);
         break;
-    case SY_DECODER_BYTE_LEVEL: decode_byte_level(decoder, state, s, token->n_bytes, out); break;
+    case SY_DECODER_BYTE_LEVEL:
+        decode_byte_level(decoder, state, s, token->n_bytes, token->is_literal, out);
+        break;
     case SY_DECODER_METASPACE: decode_metaspace(decoder, state, s, token->n_bytes, out); break;
     case SY_DECODER_SEQUENCE: decode_sequence(decoder, state, s, token->n_bytes, out); break;
     }

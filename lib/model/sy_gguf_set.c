@@ -87,6 +87,14 @@ sy_status sy_gguf_locate(char out[PATH_MAX], const char *dir, sy_error *err)
     return SY_OK;
 }
 
+sy_status sy_gguf_locate_file(char out[PATH_MAX], const char *path, sy_error *err)
+{
+    if (!ends_with(path, EXTENSION) || !sy_file_exists(path)) return sy_gguf_locate(out, path, err);
+    if (snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX)
+        return sy_error_set(err, SY_EINVAL, "%s: the path is too long", path);
+    return SY_OK;
+}
+
 static sy_status reserve(sy_gguf_set *self, uint32_t n_parts, sy_error *err)
 {
     self->part = calloc(n_parts, sizeof(*self->part));

@@ -16,6 +16,9 @@ typedef struct sy_gguf_set sy_gguf_set;
  * there is none. SY_EINVAL: several. */
 SY_MUST_USE sy_status sy_gguf_locate(char out[PATH_MAX], const char *dir, sy_error *err);
 
+/* The same, or path itself where it is a .gguf file. */
+SY_MUST_USE sy_status sy_gguf_locate_file(char out[PATH_MAX], const char *path, sy_error *err);
+
 /* path: the file, or the first part, whose neighbours are opened too. Errors name the file.
  * SY_EINVAL besides what sy_gguf_open returns: not the first part, a part that says it is another
  * one, a tensor in two parts, not as many tensors as split.tensors.count. */

@@ -8,8 +8,10 @@
 
 #include "sy_checkpoint_file.h"
 #include "sy_file.h"
+#include "sy_gguf_map.h"
 #include "sy_hash.h"
 #include "sy_model_bind.h"
+#include "sy_strbuf.h"
 
 #define CONFIG_BYTES_MAX ((size_t)1 << 20)
 
@@ -111,7 +113,38 @@ static sy_status set_name(sy_model *self, const char *name, sy_error *err)
                         self->dir, SY_MODEL_NAME_MAX - 1, len);
 }
 
-static sy_status open_files(sy_model *self, sy_error *err)
+/* A directory without config.json that holds a GGUF model, or such a file itself. SY_ENOTFOUND:
+ * neither. */
+static sy_status find_gguf(char out[PATH_MAX], const char *dir, sy_error *err)
+{
+    char config[PATH_MAX];
+
+    if (sy_checkpoint_path(config, dir, "config.json", err) == SY_OK && sy_file_exists(config))
+        return SY_ENOTFOUND;
+    return sy_gguf_locate_file(out, dir, err);
+}
+
+static sy_status open_gguf(sy_model *self, const char *path, sy_error *err)
+{
+    sy_strbuf config;
+    sy_status st;
+
+    sy_strbuf_init(&config);
+    SY_TRY(sy_gguf_set_open(&self->gguf, path, err));
+    st = sy_gguf_config(&config, self->gguf, err);
+    if (st == SY_OK) st = sy_model_desc_parse(&self->desc, config.data, config.len, err);
+    if (st == SY_OK) st = model_bind_gguf(self, err);
+    if (st != SY_OK) {
+        sy_error_prefix(err, "%s", path);
+        goto out;
+    }
+    self->structure_hash = hash_structure(self, config.data, config.len);
+out:
+    sy_strbuf_free(&config);
+    return st;
+}
+
+static sy_status open_safetensors(sy_model *self, sy_error *err)
 {
     char *config = NULL;
     size_t n = 0;
@@ -125,10 +158,24 @@ static sy_status open_files(sy_model *self, sy_error *err)
         sy_error_prefix(err, "%s", self->dir);
         goto out;
     }
-    self->expert_bytes = largest_expert(self);
     self->structure_hash = hash_structure(self, config, n);
 out:
     free(config);
+    return st;
+}
+
+static sy_status open_files(sy_model *self, sy_error *err)
+{
+    char path[PATH_MAX];
+    sy_status st = find_gguf(path, self->dir, err);
+
+    if (st == SY_ENOTFOUND) {
+        sy_error_clear(err);
+        st = open_safetensors(self, err);
+    } else if (st == SY_OK) {
+        st = open_gguf(self, path, err);
+    }
+    if (st == SY_OK) self->expert_bytes = largest_expert(self);
     return st;
 }
 
@@ -160,8 +207,19 @@ void sy_model_close(sy_model *model)
     free(model->slots);
     free(model->tensors);
     sy_shards_close(&model->shards);
+    sy_gguf_set_close(model->gguf);
     free(model->dir);
     free(model);
+}
+
+void sy_model_allow_nan(sy_model *model)
+{
+    model->allows_nan = 1;
+}
+
+int sy_model_is_sound(const sy_model *model, const void *elements, sy_dtype dtype, uint64_t n)
+{
+    return model->allows_nan || sy_dtype_all_finite(elements, dtype, n);
 }
 
 const char *sy_model_name(const sy_model *model)

@@ -218,6 +218,14 @@ typedef struct sy_model sy_model;
 SY_MUST_USE sy_status sy_model_open(sy_model **out, const char *dir, const char *name,
                                     sy_error *err);
 void sy_model_close(sy_model *model); /* accepts NULL */
+/* Weights that are NaN or infinite are refused by whoever loads them, by the tensor's name, unless
+ * this was called first, right after the model was opened: a checkpoint may have such weights in
+ * experts that are never chosen. A row that meets one is refused by the next layer's gate. */
+void sy_model_allow_nan(sy_model *model);
+/* False when one of n elements, as sy_tensor_read gives them, is such a weight, and they are
+ * refused.
+ */
+int sy_model_is_sound(const sy_model *model, const void *elements, sy_dtype dtype, uint64_t n);
 const char *sy_model_name(const sy_model *model);
 const char *sy_model_dir(const sy_model *model);
 const sy_model_desc *sy_model_describe(const sy_model *model);

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAMES_SHOWN  5
 #define OUTER_ROLES  ((size_t)SY_ROLE_NORM1)
 #define LAYER_ROLES  ((size_t)(SY_ROLE_EXPERT_GATE - SY_ROLE_NORM1))
 #define EXPERT_ROLES ((size_t)(SY_N_ROLES - SY_ROLE_EXPERT_GATE))
@@ -34,9 +33,7 @@ typedef struct binder {
     sy_error *err;
 } binder;
 
-/* Appends ", NAME" to a list in a message; what does not fit is cut, which the message's own cut
- * would do anyway. */
-static void list_name(char list[SY_MESSAGE_BYTES], const char *name)
+void model_list_name(char list[SY_MESSAGE_BYTES], const char *name)
 {
     const size_t len = strlen(list);
 
@@ -118,8 +115,7 @@ static sy_status check_name(const binder *b, const sy_tensor *tensor, const sy_t
 
 /* ---- views ---- */
 
-/* n of them, owned by the model; NULL: no memory. */
-static sy_tensor *make_views(sy_model *model, size_t n)
+sy_tensor *model_make_views(sy_model *model, size_t n)
 {
     sy_tensor *views;
 
@@ -141,10 +137,15 @@ static sy_status no_memory(const binder *b, const sy_tensor *tensor)
     return sy_error_set(b->err, SY_ENOMEM, "no memory for %s", tensor->name);
 }
 
+void model_place(sy_model *model, const sy_tensor *tensor, sy_role role, int32_t layer,
+                 uint32_t expert)
+{
+    model->slots[model_slot_of(&model->desc, role, (uint32_t)SY_MAX(layer, 0), expert)] = tensor;
+}
+
 static void place(binder *b, const sy_tensor *tensor, sy_role role, int32_t layer, uint32_t expert)
 {
-    b->model->slots[model_slot_of(&b->model->desc, role, (uint32_t)SY_MAX(layer, 0), expert)] =
-        tensor;
+    model_place(b->model, tensor, role, layer, expert);
 }
 
 static sy_tensor view_of(const sy_tensor *tensor, uint64_t rows, uint64_t columns)
@@ -176,7 +177,7 @@ static sy_status bind_f8(binder *b, const sy_tensor *tensor, const sy_tensor_spe
     }
     SY_TRY(check_shape(b, factors, spec, shape, 2));
     SY_TRY(check_name(b, factors, spec, "F32"));
-    view = make_views(b->model, 1);
+    view = model_make_views(b->model, 1);
     if (view == NULL) return no_memory(b, tensor);
     *view = view_of(tensor, spec->shape[0], spec->shape[1]);
     view->dtype = SY_BF16;
@@ -200,7 +201,7 @@ static sy_status bind_one(binder *b, const sy_tensor *tensor, const sy_tensor_sp
         return bind_f8(b, tensor, spec);
     SY_TRY(check_type(b, tensor, spec));
     if (tensor->rank != spec->rank) {
-        view = make_views(b->model, 1);
+        view = model_make_views(b->model, 1);
         if (view == NULL) return no_memory(b, tensor);
         *view = view_of(tensor, spec->shape[0], 0);
         tensor = view;
@@ -231,7 +232,7 @@ static sy_status bind_slab_part(binder *b, const sy_tensor *tensor, const sy_ten
 {
     const uint32_t n = b->model->desc.n_experts;
     const uint64_t slab_bytes = tensor->bytes / n;
-    sy_tensor *view = make_views(b->model, n);
+    sy_tensor *view = model_make_views(b->model, n);
     uint64_t shape[2];
 
     if (view == NULL) return no_memory(b, tensor);
@@ -286,7 +287,7 @@ static sy_status bind_fp4(binder *b, const sy_tensor *blocks, const sy_tensor *s
     SY_TRY(check_name(b, blocks, spec, "U8"));
     SY_TRY(check_name(b, scales, spec, "U8"));
     for (unsigned part = 0; part < parts; part++) {
-        sy_tensor *view = make_views(b->model, n);
+        sy_tensor *view = model_make_views(b->model, n);
 
         if (view == NULL) return no_memory(b, blocks);
         for (uint32_t e = 0; e < n; e++) {
@@ -325,9 +326,9 @@ static sy_status bind_tensor(void *arg, const sy_tensor_spec *spec)
         if (blocks != NULL || scales != NULL) tail = blocks == NULL ? "_blocks" : "_scales";
     }
     snprintf(missing, sizeof(missing), "%s%s", spec->name, tail);
-    list_name(b->missing, missing);
+    model_list_name(b->missing, missing);
     /* A hostile configuration may ask for millions: enough is known to say what is wrong. */
-    return ++b->n_missing == NAMES_SHOWN ? SY_ENOTFOUND : SY_OK;
+    return ++b->n_missing == MODEL_NAMES_SHOWN ? SY_ENOTFOUND : SY_OK;
 }
 
 /* ---- what is left over ---- */
@@ -377,29 +378,33 @@ static sy_status keep_used(binder *b)
         if (b->is_used[i]) {
             model->tensors[model->n_tensors++] = tensor;
             model->bytes += tensor->bytes; /* no overflow: the sum of mapped files */
-        } else if (!is_ignored(&model->desc, tensor->name) && n_extra++ < NAMES_SHOWN) {
-            list_name(extra, tensor->name);
+        } else if (!is_ignored(&model->desc, tensor->name) && n_extra++ < MODEL_NAMES_SHOWN) {
+            model_list_name(extra, tensor->name);
         }
     }
-    if (n_extra == 0) return SY_OK;
-    sy_error_set(b->err, SY_EINVAL,
-                 "%zu tensors have no place in a %s model as config.json describes it%s: %s",
-                 n_extra, model->desc.family,
-                 model->desc.tied_head ? " (tie_word_embeddings is true)" : "", extra);
-    sy_error_where(b->err, "UNKNOWN_TENSOR", -1, -1, NULL);
+    return n_extra == 0 ? SY_OK : model_refuse_extra(model, n_extra, extra, b->err);
+}
+
+sy_status model_refuse_extra(const sy_model *model, size_t n, const char *names, sy_error *err)
+{
+    sy_error_set(err, SY_EINVAL,
+                 "%zu tensors have no place in a %s model as config.json describes it%s: %s", n,
+                 model->desc.family, model->desc.tied_head ? " (tie_word_embeddings is true)" : "",
+                 names);
+    sy_error_where(err, "UNKNOWN_TENSOR", -1, -1, NULL);
     return SY_EINVAL;
 }
 
-static sy_status refuse_missing(const binder *b)
+sy_status model_refuse_missing(const sy_model *model, size_t n, const char *names, sy_error *err)
 {
-    const sy_model_desc *desc = &b->model->desc;
+    const sy_model_desc *desc = &model->desc;
 
-    sy_error_set(b->err, SY_EINVAL,
+    sy_error_set(err, SY_EINVAL,
                  "%s%zu tensors are missing of a %s model with %" PRIu32 " layers of %" PRIu32
                  " experts: %s",
-                 b->n_missing == NAMES_SHOWN ? "at least " : "", b->n_missing, desc->family,
-                 desc->n_layers, desc->n_experts, b->missing);
-    sy_error_where(b->err, "MISSING_TENSOR", -1, -1, NULL);
+                 n == MODEL_NAMES_SHOWN ? "at least " : "", n, desc->family, desc->n_layers,
+                 desc->n_experts, names);
+    sy_error_where(err, "MISSING_TENSOR", -1, -1, NULL);
     return SY_EINVAL;
 }
 
@@ -419,7 +424,7 @@ sy_status model_bind(sy_model *model, sy_error *err)
     }
     st = sy_model_each_tensor(desc, bind_tensor, &b);
     if (b.n_missing > 0)
-        st = refuse_missing(&b);
+        st = model_refuse_missing(model, b.n_missing, b.missing, err);
     else if (st == SY_OK)
         st = keep_used(&b);
 out:

@@ -12,6 +12,7 @@ typedef struct split {
     sy_pretok_run *run;
     size_t step_id;
     const char *s;
+    const char *seen; /* what a regular expression sees in place of s: [n] */
     size_t n;
     int at_start;
     int holds, held_match; /* a part waits: */
@@ -120,16 +121,49 @@ static sy_status find_next(split *sp, size_t from, size_t match[2])
     switch (step->pattern) {
     case SY_SPLIT_TEXT: return find_text(step, sp->s, sp->n, from, match);
     case SY_SPLIT_NUMERIC: return find_numeric(sp->s, sp->n, from, match);
-    default: return sy_regex_find(step->regex, sp->run->regex, sp->s, sp->n, from, match, sp->err);
+    default:
+        return sy_regex_find(step->regex, sp->run->regex, sp->seen, sp->n, from, match, sp->err);
     }
+}
+
+/* Characters that PCRE2 may be too old to know are replaced by their stand-ins, if there are any.
+ */
+static sy_status choose_seen(split *sp)
+{
+    sy_strbuf *buf = &sp->run->buf[sp->step_id];
+    size_t done = 0;
+
+    sp->seen = sp->s;
+    sy_strbuf_reset(buf);
+    for (size_t i = 0; i < sp->n;) {
+        const size_t at = i;
+        char bytes[4];
+        if ((uint8_t)sp->s[i] < 0xE0) { /* up to U+07FF there is none */
+            i++;
+            continue;
+        }
+        const uint32_t c = sy_utf8_next(sp->s, &i), stand_in = sy_unicode_stand_in(c);
+        if (stand_in == c) continue;
+        sy_strbuf_append(buf, sp->s + done, at - done);
+        sy_strbuf_append(buf, bytes, sy_utf8_put(bytes, stand_in));
+        done = i;
+    }
+    if (done == 0) return SY_OK;
+    sy_strbuf_append(buf, sp->s + done, sp->n - done);
+    if (buf->failed) return SY_ENOMEM;
+    SY_ASSERT(buf->len == sp->n);
+    sp->seen = buf->data;
+    return SY_OK;
 }
 
 static sy_status apply_split(split *sp)
 {
-    const int invert = sp->run->pretok->step[sp->step_id].invert;
+    const sy_pretok_step *step = &sp->run->pretok->step[sp->step_id];
+    const int invert = step->invert;
     sy_status st = SY_OK;
     size_t from = 0, match[2];
 
+    if (step->pattern == SY_SPLIT_REGEX) SY_TRY(choose_seen(sp));
     while (from < sp->n) {
         st = find_next(sp, from, match);
         if (st == SY_ENOTFOUND) {

@@ -17,6 +17,11 @@
 /* Outside brackets Oniguruma's \w has the Latin-1 fractions and superscripts besides. */
 #define WORD_ALONE WORD_CLASSES "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
+/* The general categories: each character has exactly one. */
+static const char categories[][3] = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl",
+                                     "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc",
+                                     "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co", "Cn"};
+
 typedef struct translation {
     sy_strbuf *out;
     const char *s;
@@ -170,10 +175,70 @@ static sy_status copy_literal(translation *t)
     return SY_OK;
 }
 
-static sy_status translate_class(translation *t)
+/* What stands between brackets, up to the ] that ends them. */
+static sy_status translate_items(translation *t)
 {
     sy_status st = SY_OK;
 
+    if (peek(t, 0) == ']') return refuse(t, "an empty or unescaped ] class");
+    while (peek(t, 0) != ']') {
+        if (peek(t, 0) < 0) return refuse(t, "a class without its ]");
+        if (peek(t, 0) == '[') return refuse(t, "a class inside a class");
+        if (starts_with(t, "&&")) return refuse(t, "this intersection &&");
+        SY_TRY(peek(t, 0) == '\\' ? translate_escape(t, 1) : copy_literal(t));
+    }
+out:
+    return st;
+}
+
+/* "\p{Lu}" and "\p{L}" at the beginning of a list of them: how many bytes, 0: something else. Marks
+ * in has[] what it covers. */
+static size_t read_category(const char *s, size_t n, int has[SY_COUNT_OF(categories)])
+{
+    const size_t len = n >= 5 && s[4] == '}' ? 1 : 2;
+    int found = 0;
+
+    if (n < len + 4 || memcmp(s, "\\p{", 3) != 0 || s[3 + len] != '}') return 0;
+    for (size_t k = 0; k < SY_COUNT_OF(categories); k++) {
+        if (memcmp(categories[k], s + 3, len) != 0) continue;
+        has[k] = 1;
+        found = 1;
+    }
+    return found ? len + 4 : 0;
+}
+
+/* [A&&[^B]] where A is a list of general categories: every character has one of these, so that the
+ * class is [^CB], C being the other categories. PCRE2 has no intersections. Leaves t alone, with
+ * *taken 0, when the class is no such intersection. */
+static sy_status translate_intersection(translation *t, int *taken)
+{
+    int has[SY_COUNT_OF(categories)] = {0};
+    size_t i = t->i + 1, step;
+
+    *taken = 0;
+    while ((step = read_category(t->s + i, t->n - i, has)) > 0) i += step;
+    if (t->n - i < 4 || i == t->i + 1 || memcmp(t->s + i, "&&[^", 4) != 0) return SY_OK;
+    *taken = 1;
+    t->i = i + 4;
+    sy_strbuf_puts(t->out, "[^");
+    for (size_t k = 0; k < SY_COUNT_OF(categories); k++) {
+        if (!has[k]) sy_strbuf_printf(t->out, "\\p{%s}", categories[k]);
+    }
+    const sy_status st = translate_items(t);
+    if (st != SY_OK) return st;
+    if (!starts_with(t, "]]")) return refuse(t, "this intersection &&");
+    sy_strbuf_puts(t->out, "]");
+    t->i += 2;
+    return SY_OK;
+}
+
+static sy_status translate_class(translation *t)
+{
+    int taken = 0;
+    sy_status st = SY_OK;
+
+    if (!t->ignores_case[t->depth]) SY_TRY(translate_intersection(t, &taken));
+    if (taken) return SY_OK;
     sy_strbuf_puts(t->out, "[");
     t->i++;
     if (peek(t, 0) == '^') {
@@ -181,13 +246,7 @@ static sy_status translate_class(translation *t)
         sy_strbuf_puts(t->out, "^");
         t->i++;
     }
-    if (peek(t, 0) == ']') return refuse(t, "an empty or unescaped ] class");
-    while (peek(t, 0) != ']') {
-        if (peek(t, 0) < 0) return refuse(t, "a class without its ]");
-        if (peek(t, 0) == '[') return refuse(t, "a class inside a class");
-        if (starts_with(t, "&&")) return refuse(t, "the intersection &&");
-        SY_TRY(peek(t, 0) == '\\' ? translate_escape(t, 1) : copy_literal(t));
-    }
+    SY_TRY(translate_items(t));
     sy_strbuf_puts(t->out, "]");
     t->i++;
 out:

@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "sy_gguf_block.h"
+
 enum { F8_BLOCK = 128, FP4_BLOCK = 32, FP4_BLOCK_BYTES = FP4_BLOCK / 2 };
 
 static uint64_t columns_of(const sy_tensor *t)
@@ -100,6 +102,75 @@ static void read_fp4_row(uint16_t *dst, const sy_tensor *t, uint64_t row)
     }
 }
 
+/* ---- GGUF ---- */
+
+/* Elements [0, n) of row `row` of the matrix as the file has it. */
+static void read_gguf_row(uint8_t *dst, const sy_tensor *t, uint64_t row)
+{
+    enum { PIECE = 256 }; /* whole blocks of any type */
+    const uint8_t *src = t->data + row * t->row_step;
+    const uint64_t columns = columns_of(t);
+    float piece[PIECE];
+
+    if (t->dtype != SY_BF16 || t->block == SY_GGUF_BF16) {
+        memcpy(dst, src, sy_tensor_row_bytes(t)); /* a type that is kept as it is */
+        return;
+    }
+    for (uint64_t c = 0; c < columns; c += PIECE) {
+        const uint64_t n = SY_MIN(columns - c, (uint64_t)PIECE);
+
+        sy_gguf_decode(piece, src + sy_gguf_row_bytes(t->block, c), t->block, n);
+        for (uint64_t i = 0; i < n; i++) {
+            const uint16_t half = sy_f32_to_bf16(piece[i]);
+            memcpy(dst + (c + i) * sizeof(half), &half, sizeof(half));
+        }
+    }
+}
+
+/* Where the file has row `row`: of a head, row half * (n / 2) + i is its row 2 i + half. */
+static uint64_t gguf_row_of(const sy_tensor *t, uint64_t row)
+{
+    if (t->head_rows == 0) return row;
+    const uint64_t within = row % t->head_rows, pairs = t->head_rows / 2;
+    return row - within + 2 * (within % pairs) + within / pairs;
+}
+
+/* Keys of a head: column c of its rows [first, first + n) is a part of row c of the first part. */
+static void read_keys(uint8_t *dst, const sy_tensor *t, uint64_t head, uint64_t first, uint64_t n)
+{
+    const sy_tensor *keys = t->part[0];
+    const size_t element = sy_dtype_bytes(t->dtype), row_bytes = sy_tensor_row_bytes(t);
+    const uint64_t columns = columns_of(t);
+    uint8_t row[SY_KV_B_NOPE_MAX * sizeof(float)];
+
+    for (uint64_t c = 0; c < columns; c++) {
+        read_gguf_row(row, keys, head * columns + c);
+        for (uint64_t r = 0; r < n; r++)
+            memcpy(dst + r * row_bytes + c * element, row + (first + r) * element, element);
+    }
+}
+
+static void read_kv_b(uint8_t *dst, const sy_tensor *t, uint64_t row, uint64_t n)
+{
+    const uint64_t nope = columns_of(t->part[0]), columns = columns_of(t);
+    const uint64_t heads = t->part[0]->shape[0] / columns, values = t->part[1]->shape[0] / heads;
+    const size_t row_bytes = sy_tensor_row_bytes(t);
+
+    for (uint64_t r = row; r < row + n;) {
+        const uint64_t head = r / (nope + values), within = r % (nope + values);
+        uint64_t n_here = 1;
+
+        if (within < nope) {
+            n_here = SY_MIN(nope - within, row + n - r);
+            read_keys(dst, t, head, within, n_here);
+        } else {
+            read_gguf_row(dst, t->part[1], head * values + within - nope);
+        }
+        dst += n_here * row_bytes;
+        r += n_here;
+    }
+}
+
 void sy_tensor_read(void *dst, const sy_tensor *tensor, uint64_t row, uint64_t n)
 {
     const size_t row_bytes = sy_tensor_row_bytes(tensor);
@@ -109,11 +180,17 @@ void sy_tensor_read(void *dst, const sy_tensor *tensor, uint64_t row, uint64_t n
         read_plain(out, tensor, row, n);
         return;
     }
+    if (tensor->encoding == SY_ENCODING_GGUF_KV_B) {
+        read_kv_b(out, tensor, row, n);
+        return;
+    }
     for (uint64_t r = 0; r < n; r++, out += row_bytes) {
         if (tensor->encoding == SY_ENCODING_F8_BLOCK)
             read_f8_row((uint16_t *)(void *)out, tensor, row + r);
-        else
+        else if (tensor->encoding == SY_ENCODING_MXFP4)
             read_fp4_row((uint16_t *)(void *)out, tensor, row + r);
+        else
+            read_gguf_row(out, tensor, gguf_row_of(tensor, row + r));
     }
 }
 
@@ -158,6 +235,7 @@ void sy_tensor_release_rows(const sy_tensor *tensor, uint64_t row, uint64_t n)
     if (tensor->encoding == SY_ENCODING_PLAIN && tensor->column_step != 0 &&
         tensor->column_step != sy_dtype_bytes(tensor->dtype))
         return;
+    if (tensor->encoding == SY_ENCODING_GGUF_KV_B || tensor->head_rows > 0) return;
     const uint64_t step =
         tensor->encoding == SY_ENCODING_F8_BLOCK ? columns_of(tensor) : row_step_of(tensor);
     release(tensor->data + row * step,

@@ -10,6 +10,7 @@
 
 #define SY_TENSOR_RANK_MAX 8
 #define SY_TENSOR_NAME_MAX 512
+#define SY_KV_B_NOPE_MAX   1024u /* width of the keys in GGUF_KV_B */
 
 /* How the bytes of a row become elements. Block encodings read as bf16 (as f32, where bf16 would
  * lose bits that the encoding has). */
@@ -18,7 +19,8 @@ typedef enum sy_encoding {
     SY_ENCODING_F8_BLOCK, /* e4m3; a block of 128 x 128 shares an fp32 factor; rounded to bf16 */
     SY_ENCODING_MXFP4, /* gpt-oss: 32 elements of e2m1 in 16 bytes, low nibble first, times 2^(s -
                           127), s a byte in a tensor of its own; exact in bf16 */
-    SY_ENCODING_GGUF   /* blocks as ggml has them; `block` says which */
+    SY_ENCODING_GGUF,  /* blocks as ggml has them; `block` says which */
+    SY_ENCODING_GGUF_KV_B /* kv_b_proj as its two parts, of keys and of values */
 } sy_encoding;
 
 /* Every type of the safetensors format, so that a file with other types still opens; dtype is
@@ -39,6 +41,11 @@ typedef struct sy_tensor {
     uint64_t column_step; /* PLAIN: bytes from one element to the next; 0: they follow each other */
     const uint8_t *scale; /* F8_BLOCK, MXFP4: the first row's factors */
     uint64_t scale_step;  /* bytes from one row of factors to the next */
+    uint32_t head_rows;   /* GGUF: > 0: rows i and i + half of a head, so many in all, lie side by
+                             side */
+    /* GGUF_KV_B: [heads * columns, nope], each head's keys transposed, and [heads * values,
+     * columns]; a head's rows here are nope of the first, then its values. */
+    const struct sy_tensor *part[2];
 } sy_tensor;
 
 /* True when the rows lie in the file as sy_tensor_read would give them, one after the other from

@@ -1,16 +1,21 @@
 /* sy_tokenizer.c - the life of a tokenizer, and encoding: added tokens in the raw text, normalizer,
  * added tokens in the normalized text, pre-tokenizer, BPE, post-processor. */
 #include "sy_file.h"
+#include "sy_gguf_set.h"
+#include "sy_gguf_tokenizer.h"
+#include "sy_tiktoken.h"
 #include "sy_tokenizer_impl.h"
 #include "sy_unicode.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FILE_BYTES_MAX ((size_t)256 << 20)
-#define TEXT_BYTES_MAX ((size_t)1 << 28) /* positions fit 32 bits after any expansion */
-#define PATH_BYTES     4096
+#define FILE_BYTES_MAX  ((size_t)256 << 20)
+#define RANKS_BYTES_MAX ((size_t)32 << 20) /* ten times a file of 160,000 tokens */
+#define TEXT_BYTES_MAX  ((size_t)1 << 28)  /* positions fit 32 bits after any expansion */
+#define PATH_BYTES      4096
 
 /* One call's working memory, so that calls on other threads share nothing. */
 typedef struct encoding {
@@ -57,9 +62,11 @@ void sy_tokenizer_close(sy_tokenizer *tokenizer)
     free(tokenizer);
 }
 
-sy_status sy_tokenizer_parse(sy_tokenizer **out, const char *json, size_t n,
-                             const char *config_json, size_t config_n, uint32_t vocab,
-                             sy_error *err)
+typedef sy_status build_fn(sy_tokenizer *self, const char *file, size_t n, const char *config_json,
+                           size_t config_n, uint32_t vocab, sy_error *err);
+
+static sy_status parse(sy_tokenizer **out, build_fn *build, const char *file, size_t n,
+                       const char *config_json, size_t config_n, uint32_t vocab, sy_error *err)
 {
     sy_tokenizer *self = calloc(1, sizeof(*self));
     sy_status st;
@@ -67,7 +74,7 @@ sy_status sy_tokenizer_parse(sy_tokenizer **out, const char *json, size_t n,
     *out = NULL;
     if (self == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for a tokenizer");
     sy_error_clear(err);
-    st = sy_tokenizer_build(self, json, n, config_json, config_n, vocab, err);
+    st = build(self, file, n, config_json, config_n, vocab, err);
     if (st == SY_OK) {
         *out = self;
         return SY_OK;
@@ -77,24 +84,85 @@ sy_status sy_tokenizer_parse(sy_tokenizer **out, const char *json, size_t n,
     return st;
 }
 
+sy_status sy_tokenizer_parse(sy_tokenizer **out, const char *json, size_t n,
+                             const char *config_json, size_t config_n, uint32_t vocab,
+                             sy_error *err)
+{
+    return parse(out, sy_tokenizer_build, json, n, config_json, config_n, vocab, err);
+}
+
+sy_status sy_tiktoken_parse(sy_tokenizer **out, const char *ranks, size_t n,
+                            const char *config_json, size_t config_n, uint32_t vocab, sy_error *err)
+{
+    return parse(out, sy_tokenizer_build_ranks, ranks, n, config_json, config_n, vocab, err);
+}
+
+/* The tokenizer's own file: tokenizer.json, or tiktoken.model where there is none. */
+static sy_status read_file(char **file, size_t *n, const char *dir, build_fn **build, sy_error *err)
+{
+    char json_path[PATH_BYTES], ranks_path[PATH_BYTES];
+    sy_status st = SY_OK;
+
+    SY_TRY(sy_path_join(json_path, sizeof(json_path), dir, "tokenizer.json"));
+    SY_TRY(sy_path_join(ranks_path, sizeof(ranks_path), dir, "tiktoken.model"));
+    if (!sy_file_exists(json_path) && sy_file_exists(ranks_path)) {
+        *build = sy_tokenizer_build_ranks;
+        return sy_file_read(file, n, ranks_path, RANKS_BYTES_MAX, err);
+    }
+    *build = sy_tokenizer_build;
+    st = sy_file_read(file, n, json_path, FILE_BYTES_MAX, err);
+out:
+    return st;
+}
+
+/* A GGUF model holds its vocabulary itself. SY_ENOTFOUND: dir is none, or has a file of its own. */
+static sy_status open_gguf(sy_tokenizer **out, const char *dir, uint32_t vocab, sy_error *err)
+{
+    static const char *const own[] = {"tokenizer.json", "tiktoken.model"};
+    char path[PATH_MAX];
+    sy_gguf_set *set = NULL;
+    sy_strbuf json, config;
+    sy_status st;
+
+    for (size_t i = 0; i < SY_COUNT_OF(own); i++)
+        if (sy_path_join(path, sizeof(path), dir, own[i]) == SY_OK && sy_file_exists(path))
+            return SY_ENOTFOUND;
+    st = sy_gguf_locate_file(path, dir, err);
+    if (st != SY_OK) return st;
+    sy_strbuf_init(&json);
+    sy_strbuf_init(&config);
+    SY_TRY(sy_gguf_set_open(&set, path, err));
+    SY_TRY(sy_gguf_tokenizer(&json, &config, sy_gguf_set_metadata(set), err));
+    st = parse(out, sy_tokenizer_build, json.data, json.len, config.data, config.len, vocab, err);
+out:
+    if (st != SY_OK) sy_error_prefix(err, "%s", path);
+    sy_gguf_set_close(set);
+    sy_strbuf_free(&json);
+    sy_strbuf_free(&config);
+    return st;
+}
+
 sy_status sy_tokenizer_open(sy_tokenizer **out, const char *dir, uint32_t vocab, sy_error *err)
 {
-    char path[PATH_BYTES], *json = NULL, *config = NULL;
+    char path[PATH_BYTES], *file = NULL, *config = NULL;
     size_t n = 0, config_n = 0;
+    build_fn *build = NULL;
     sy_status st;
 
     *out = NULL;
+    st = open_gguf(out, dir, vocab, err);
+    if (st != SY_ENOTFOUND) return st;
+    sy_error_clear(err);
     st = sy_path_join(path, sizeof(path), dir, "tokenizer_config.json");
     if (st != SY_OK)
         return sy_error_set(err, st, "the name of the checkpoint's folder is too long");
     if (sy_file_exists(path)) SY_TRY(sy_file_read(&config, &config_n, path, FILE_BYTES_MAX, err));
-    SY_TRY(sy_path_join(path, sizeof(path), dir, "tokenizer.json"));
-    SY_TRY(sy_file_read(&json, &n, path, FILE_BYTES_MAX, err));
-    st = sy_tokenizer_parse(out, json, n, config, config_n, vocab, err);
+    SY_TRY(read_file(&file, &n, dir, &build, err));
+    st = parse(out, build, file, n, config, config_n, vocab, err);
     if (st != SY_OK) sy_error_prefix(err, "%s", dir);
 out:
     free(config);
-    free(json);
+    free(file);
     return st;
 }
 

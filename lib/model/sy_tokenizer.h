@@ -18,8 +18,8 @@ SY_MUST_USE sy_status sy_ids_push(sy_ids *ids, uint32_t id);
 void sy_ids_free(sy_ids *ids);
 
 /* DIR holds tokenizer.json (and maybe tokenizer_config.json: add_bos_token, add_eos_token,
- * bos_token, eos_token). vocab: ids must be below it. SY_ENOTFOUND: no tokenizer.json. SY_EINVAL:
- * malformed, merges with missing tokens, ids past vocab. */
+ * bos_token, eos_token), or tiktoken.model instead (sy_tiktoken.h). vocab: ids must be below it.
+ * SY_ENOTFOUND: neither. SY_EINVAL: malformed, merges with missing tokens, ids past vocab. */
 SY_MUST_USE sy_status sy_tokenizer_open(sy_tokenizer **out, const char *dir, uint32_t vocab,
                                         sy_error *err);
 SY_MUST_USE sy_status sy_tokenizer_parse(sy_tokenizer **out, const char *json, size_t n,

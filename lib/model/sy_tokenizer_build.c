@@ -234,8 +234,9 @@ static sy_status add_normalized(sy_tokenizer *self, sy_added_token *token, sy_st
     return st;
 }
 
-static sy_status read_added_token(sy_tokenizer *self, json_t *item, uint32_t limit,
-                                  sy_strbuf buf[2], sy_error *err)
+/* An added token whose id is known; the model has it or not. */
+static sy_status read_added_token(sy_tokenizer *self, json_t *item, uint32_t id, sy_strbuf buf[2],
+                                  sy_error *err)
 {
     const char *text;
     sy_added_token token;
@@ -245,11 +246,8 @@ static sy_status read_added_token(sy_tokenizer *self, json_t *item, uint32_t lim
 
     memset(&token, 0, sizeof(token));
     sy_strbuf_init(&copy);
-    SY_TRY(sy_json_keys(item, "added_tokens",
-                        "id content single_word lstrip rstrip normalized special", err));
+    token.id = id;
     SY_TRY(sy_json_text(item, "added_tokens", "content", &text, &token.n_bytes, err));
-    if (token.n_bytes == 0) goto out; /* the library this follows ignores it as well */
-    SY_TRY(sy_json_id(json_object_get(item, "id"), "added_tokens", limit, &token.id, err));
     SY_TRY(read_flags(item, &token, &normalized, err));
     sy_strbuf_append(&copy, text, token.n_bytes);
     st = SY_ENOMEM;
@@ -260,6 +258,56 @@ static sy_status read_added_token(sy_tokenizer *self, json_t *item, uint32_t lim
 out:
     sy_strbuf_free(&copy);
     return st;
+}
+
+static sy_status read_added_item(sy_tokenizer *self, json_t *item, uint32_t limit, sy_strbuf buf[2],
+                                 sy_error *err)
+{
+    const char *text;
+    uint32_t id;
+    size_t n;
+    sy_status st = SY_OK;
+
+    SY_TRY(sy_json_keys(item, "added_tokens",
+                        "id content single_word lstrip rstrip normalized special", err));
+    SY_TRY(sy_json_text(item, "added_tokens", "content", &text, &n, err));
+    if (n == 0) goto out; /* the library this follows ignores it as well */
+    SY_TRY(sy_json_id(json_object_get(item, "id"), "added_tokens", limit, &id, err));
+    st = read_added_token(self, item, id, buf, err);
+out:
+    return st;
+}
+
+/* An entry of added_tokens_decoder: the id in decimal is the key. */
+static sy_status read_decoder_item(sy_tokenizer *self, const char *key, json_t *item,
+                                   uint32_t limit, sy_strbuf buf[2], sy_error *err)
+{
+    static const char where[] = "added_tokens_decoder";
+    json_t *number;
+    uint32_t id;
+    const char *text;
+    size_t n;
+    sy_status st = SY_OK;
+
+    SY_TRY(sy_json_keys(item, where, "content single_word lstrip rstrip normalized special", err));
+    SY_TRY(sy_json_text(item, where, "content", &text, &n, err));
+    number = json_loads(key, JSON_DECODE_ANY, NULL);
+    st = sy_json_id(number, where, limit, &id, err);
+    json_decref(number);
+    if (st != SY_OK || n == 0) goto out;
+    SY_TRY(read_added_token(self, item, id, buf, err));
+    self->vocab.token[id].is_literal = 1;
+out:
+    return st;
+}
+
+static sy_status seal_added(sy_tokenizer *self, sy_error *err)
+{
+    sy_status st = sy_added_seal(&self->raw);
+
+    if (st == SY_OK) st = sy_added_seal(&self->normalized);
+    if (st != SY_EEXISTS) return st;
+    return sy_error_set(err, SY_EINVAL, "added_tokens: two of them have the same text");
 }
 
 static sy_status read_added(sy_tokenizer *self, json_t *root, uint32_t limit, sy_error *err)
@@ -274,13 +322,32 @@ static sy_status read_added(sy_tokenizer *self, json_t *root, uint32_t limit, sy
         SY_TRY(sy_json_array(root, "tokenizer", "added_tokens", &list, err));
     }
     for (size_t i = 0; i < json_array_size(list); i++) {
-        SY_TRY(read_added_token(self, json_array_get(list, i), limit, buf, err));
+        SY_TRY(read_added_item(self, json_array_get(list, i), limit, buf, err));
     }
-    st = sy_added_seal(&self->raw);
-    if (st == SY_OK) st = sy_added_seal(&self->normalized);
-    if (st == SY_EEXISTS) {
-        st = sy_error_set(err, SY_EINVAL, "added_tokens: two of them have the same text");
+    st = seal_added(self, err);
+out:
+    sy_strbuf_free(&buf[1]);
+    sy_strbuf_free(&buf[0]);
+    return st;
+}
+
+static sy_status read_decoder_items(sy_tokenizer *self, json_t *config, uint32_t limit,
+                                    sy_error *err)
+{
+    json_t *map = json_object_get(config, "added_tokens_decoder");
+    sy_strbuf buf[2];
+    sy_status st = SY_OK;
+
+    if (!sy_json_absent(map) && !json_is_object(map)) {
+        return sy_error_set(err, SY_EINVAL, "added_tokens_decoder is not an object");
     }
+    sy_strbuf_init(&buf[0]);
+    sy_strbuf_init(&buf[1]);
+    for (void *i = json_object_iter(map); i != NULL; i = json_object_iter_next(map, i)) {
+        SY_TRY(read_decoder_item(self, json_object_iter_key(i), json_object_iter_value(i), limit,
+                                 buf, err));
+    }
+    st = seal_added(self, err);
 out:
     sy_strbuf_free(&buf[1]);
     sy_strbuf_free(&buf[0]);
@@ -314,17 +381,12 @@ static sy_status push_named(const sy_tokenizer *self, const json_t *config, cons
 }
 
 /* add_bos_token and add_eos_token, when one is there, replace the file's own post-processor. */
-static sy_status read_config(sy_tokenizer *self, const char *json, size_t n, sy_error *err)
+static sy_status read_ends(sy_tokenizer *self, const json_t *config, sy_error *err)
 {
     static const char where[] = "tokenizer_config.json";
-    json_t *config = NULL;
     int add_bos, add_eos;
-    sy_status st = sy_json_load(&config, json, n, JSON_VALUES_MAX, err);
+    sy_status st = SY_OK;
 
-    if (st != SY_OK) {
-        sy_error_prefix(err, "%s", where);
-        return st;
-    }
     SY_TRY(sy_json_bool(config, where, "add_bos_token", -1, &add_bos, err));
     SY_TRY(sy_json_bool(config, where, "add_eos_token", -1, &add_eos, err));
     if (add_bos >= 0 || add_eos >= 0) {
@@ -334,7 +396,14 @@ static sy_status read_config(sy_tokenizer *self, const char *json, size_t n, sy_
         if (add_eos > 0) SY_TRY(push_named(self, config, "eos_token", &self->suffix, err));
     }
 out:
-    json_decref(config);
+    return st;
+}
+
+static sy_status load_config(json_t **config, const char *json, size_t n, sy_error *err)
+{
+    const sy_status st = sy_json_load(config, json, n, JSON_VALUES_MAX, err);
+
+    if (st != SY_OK) sy_error_prefix(err, "tokenizer_config.json");
     return st;
 }
 
@@ -367,7 +436,7 @@ sy_status sy_tokenizer_build(sy_tokenizer *self, const char *json, size_t n,
                              const char *config_json, size_t config_n, uint32_t vocab,
                              sy_error *err)
 {
-    json_t *root = NULL;
+    json_t *root = NULL, *config = NULL;
     sy_status st = sy_json_load(&root, json, n, JSON_VALUES_MAX, err);
 
     if (st == SY_OK) st = read_root(self, root, SY_MIN(vocab, SY_TOKEN_ID_MAX), err);
@@ -376,5 +445,34 @@ sy_status sy_tokenizer_build(sy_tokenizer *self, const char *json, size_t n,
         sy_error_prefix(err, "tokenizer.json");
         return st;
     }
-    return config_json == NULL ? SY_OK : read_config(self, config_json, config_n, err);
+    if (config_json == NULL) return SY_OK;
+    SY_TRY(load_config(&config, config_json, config_n, err));
+    st = read_ends(self, config, err);
+out:
+    json_decref(config);
+    return st;
+}
+
+sy_status sy_tokenizer_build_ranks(sy_tokenizer *self, const char *ranks, size_t n,
+                                   const char *config_json, size_t config_n, uint32_t vocab,
+                                   sy_error *err)
+{
+    json_t *config = NULL;
+    sy_status st = sy_tiktoken_read(self, ranks, n, SY_MIN(vocab, SY_TOKEN_ID_MAX), err);
+
+    if (st != SY_OK) {
+        sy_error_prefix(err, "tiktoken.model");
+        return st;
+    }
+    if (config_json == NULL) return seal_added(self, err);
+    SY_TRY(load_config(&config, config_json, config_n, err));
+    st = read_decoder_items(self, config, SY_MIN(vocab, SY_TOKEN_ID_MAX), err);
+    if (st == SY_OK) {
+        st = read_ends(self, config, err);
+    } else {
+        sy_error_prefix(err, "tokenizer_config.json");
+    }
+out:
+    json_decref(config);
+    return st;
 }

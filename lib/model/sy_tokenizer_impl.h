@@ -45,6 +45,13 @@ struct sy_tokenizer {
 SY_MUST_USE sy_status sy_tokenizer_build(sy_tokenizer *self, const char *json, size_t n,
                                          const char *config_json, size_t config_n, uint32_t vocab,
                                          sy_error *err);
+/* The same from a file of ranks; special tokens are the configuration's added_tokens_decoder. */
+SY_MUST_USE sy_status sy_tokenizer_build_ranks(sy_tokenizer *self, const char *ranks, size_t n,
+                                               const char *config_json, size_t config_n,
+                                               uint32_t vocab, sy_error *err);
+/* The part of it that sy_tiktoken.c reads: everything but added tokens. */
+SY_MUST_USE sy_status sy_tiktoken_read(sy_tokenizer *self, const char *ranks, size_t n,
+                                       uint32_t limit, sy_error *err);
 void sy_decoder_free(sy_decoder *decoder);
 
 struct json_t;

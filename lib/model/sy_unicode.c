@@ -97,10 +97,17 @@ int sy_unicode_is_space(uint32_t c)
            c == 0x205F || c == 0x3000;
 }
 
+static utf8proc_category_t category(uint32_t c)
+{
+    return utf8proc_category((utf8proc_int32_t)sy_unicode_stand_in(c));
+}
+
 int sy_unicode_is_numeric(uint32_t c)
 {
     if (c < 0x80) return c >= '0' && c <= '9';
-    switch (utf8proc_category((utf8proc_int32_t)c)) {
+    /* Rust's own table is a version ahead of what the reference has elsewhere. */
+    if ((c >= 0x11DE0 && c <= 0x11DE9) || (c >= 0x16FF4 && c <= 0x16FF6)) return 1;
+    switch (category(c)) {
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_NO: return 1;
@@ -110,7 +117,7 @@ int sy_unicode_is_numeric(uint32_t c)
 
 int sy_unicode_is_word(uint32_t c)
 {
-    switch (utf8proc_category((utf8proc_int32_t)c)) {
+    switch (category(c)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
@@ -181,7 +188,7 @@ static int is_trivially_nfc(const char *s, size_t n)
     return 1;
 }
 
-sy_status sy_unicode_nfc(sy_strbuf *out, const char *s, size_t n)
+static sy_status compose(sy_strbuf *out, const char *s, size_t n)
 {
     enum { DECOMPOSED_MAX = 4 }; /* the longest canonical decomposition of one character */
     const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
@@ -219,6 +226,27 @@ out:
     free(scratch);
     free(c);
     return st;
+}
+
+sy_status sy_unicode_nfc(sy_strbuf *out, const char *s, size_t n)
+{
+    sy_status st = SY_OK;
+    size_t from = 0;
+
+    if (is_trivially_nfc(s, n)) {
+        sy_strbuf_append(out, s, n);
+        return out->failed ? SY_ENOMEM : SY_OK;
+    }
+    /* An inert character ends what stands before it and joins nothing behind it. */
+    for (size_t i = 0; i < n && st == SY_OK;) {
+        const size_t at = i;
+        if (!sy_unicode_is_inert(sy_utf8_next(s, &i))) continue;
+        if (from < at) st = compose(out, s + from, at - from);
+        sy_strbuf_append(out, s + at, i - at);
+        from = i;
+    }
+    if (from < n && st == SY_OK) st = compose(out, s + from, n - from);
+    return st == SY_OK && out->failed ? SY_ENOMEM : st;
 }
 
 /* Printable Latin-1 stands for itself; the other 68 bytes follow from U+0100 in their order. */

@@ -1,7 +1,7 @@
 /* sy_unicode.h - what the tokenizer must know of Unicode: UTF-8, a few character classes as Rust's
  * `regex` and `char` define them, NFC, and the byte <-> character table of byte-level vocabularies.
- * Pure. Characters assigned after the Unicode version of the installed utf8proc count as
- * unassigned. */
+ * Pure. Character classes are those of Unicode 16 whatever is installed; NFC is that of Unicode 9,
+ * as in the library that this follows. */
 #ifndef SY_UNICODE_H
 #define SY_UNICODE_H
 
@@ -22,6 +22,11 @@ int sy_utf8_state(const uint8_t *s, size_t n);
 int sy_unicode_is_space(uint32_t c);   /* White_Space */
 int sy_unicode_is_numeric(uint32_t c); /* Nd, Nl, No */
 int sy_unicode_is_word(uint32_t c);    /* \w: Alphabetic, M, Nd, Pc, the joiners */
+
+/* For a table of classes that may be older than Unicode 16: c itself, or where c is younger than
+ * Unicode 14 an older character of the same general category that has as many bytes in UTF-8. */
+uint32_t sy_unicode_stand_in(uint32_t c);
+int sy_unicode_is_inert(uint32_t c); /* takes part in today's NFC, but not in Unicode 9's */
 
 /* Appends the NFC of s, which has passed sy_utf8_check. Linear in n. SY_ENOMEM. */
 SY_MUST_USE sy_status sy_unicode_nfc(sy_strbuf *out, const char *s, size_t n);

@@ -13,6 +13,7 @@ typedef struct sy_vocab_token {
     size_t at; /* in text */
     uint32_t n_bytes;
     uint8_t present, special;
+    uint8_t is_literal; /* a byte-level decoder takes the text as it is */
 } sy_vocab_token;
 
 typedef struct sy_vocab {

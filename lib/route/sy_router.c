@@ -47,7 +47,18 @@ static sy_status plan_panels(sy_router *self, const sy_model *model, sy_error *e
     return SY_OK;
 }
 
+static sy_status corrupt(const sy_tensor *tensor, uint32_t layer, sy_error *err)
+{
+    sy_error_set(err, SY_EDATALOSS,
+                 "%s: the file was cut while open, or a value is not a finite number (--allow-nan "
+                 "loads such values)",
+                 tensor->name);
+    sy_error_where(err, NULL, (int32_t)layer, -1, NULL);
+    return SY_EDATALOSS;
+}
+
 typedef struct gate_load {
+    const sy_model *model;
     void *dst, *rows; /* packed; as they are stored */
     const sy_tensor *tensor;
     const sy_panels *shape;
@@ -60,6 +71,8 @@ static sy_status pack_gate(void *arg)
     const sy_panels *shape = load->shape;
 
     sy_tensor_read(load->rows, load->tensor, 0, shape->n);
+    if (!sy_model_is_sound(load->model, load->rows, shape->dtype, (uint64_t)shape->n * shape->k))
+        return SY_EDATALOSS;
     sy_panels_pack(load->dst, load->rows, shape->dtype, shape->n, shape->k, 0,
                    sy_panels_count(shape->n));
     return SY_OK;
@@ -69,19 +82,17 @@ static sy_status load_gate(sy_router *self, const sy_model *model, uint32_t laye
                            sy_error *err)
 {
     sy_panels *panels = &self->panels[layer];
-    gate_load load = {
-        .dst = dst, .tensor = sy_model_tensor(model, SY_ROLE_GATE, layer, 0), .shape = panels};
+    gate_load load = {.model = model,
+                      .dst = dst,
+                      .tensor = sy_model_tensor(model, SY_ROLE_GATE, layer, 0),
+                      .shape = panels};
     sy_status st;
 
     load.rows = malloc(panels->n * sy_tensor_row_bytes(load.tensor));
     if (load.rows == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for a gate");
-    st = sy_map_guard(pack_gate, &load, err);
+    st = sy_map_guard(pack_gate, &load, NULL);
     free(load.rows);
-    if (st != SY_OK) {
-        sy_error_prefix(err, "%s", load.tensor->name);
-        sy_error_where(err, NULL, (int32_t)layer, -1, NULL);
-        return st;
-    }
+    if (st != SY_OK) return corrupt(load.tensor, layer, err);
     panels->data = dst;
     return SY_OK;
 }
@@ -108,6 +119,7 @@ static sy_status load_gates(sy_router *self, const sy_model *model, sy_error *er
 }
 
 typedef struct bias_load {
+    const sy_model *model;
     float *dst;
     const sy_tensor *tensor;
 } bias_load;
@@ -122,7 +134,7 @@ static sy_status widen_bias(void *arg)
         uint8_t element[sizeof(float)];
 
         sy_tensor_read(element, t, i, 1);
-        if (!sy_dtype_all_finite(element, t->dtype, 1)) return SY_EDATALOSS;
+        if (!sy_model_is_sound(load->model, element, t->dtype, 1)) return SY_EDATALOSS;
         sy_dtype_widen(load->dst + i, element, t->dtype, 1);
     }
     return SY_OK;
@@ -136,7 +148,7 @@ static sy_status load_biases(float **bias, sy_router *self, const sy_model *mode
     const size_t n = (size_t)self->n_layers * self->n_experts;
 
     for (uint32_t layer = 0; layer < self->n_layers; layer++) {
-        bias_load load = {.tensor = sy_model_tensor(model, role, layer, 0)};
+        bias_load load = {.model = model, .tensor = sy_model_tensor(model, role, layer, 0)};
 
         if (load.tensor == NULL) continue;
         if (*bias == NULL) {
@@ -145,11 +157,7 @@ static sy_status load_biases(float **bias, sy_router *self, const sy_model *mode
         }
         if (*bias == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for a router");
         load.dst = *bias + (size_t)layer * self->n_experts;
-        if (sy_map_guard(widen_bias, &load, NULL) == SY_OK) continue;
-        sy_error_set(err, SY_EDATALOSS, "%s: the file was cut, or a value is not a finite number",
-                     load.tensor->name);
-        sy_error_where(err, NULL, (int32_t)layer, -1, NULL);
-        return SY_EDATALOSS;
+        if (sy_map_guard(widen_bias, &load, NULL) != SY_OK) return corrupt(load.tensor, layer, err);
     }
     return SY_OK;
 }

@@ -81,6 +81,10 @@ sy_status sy_service_parse(sy_service_options *out, int argc, char **argv, const
          &out->drain_s, 0, 3600},
         {"message-mb", "MB", "largest gRPC message", SY_ARG_INT, &out->message_mb, 1, 1024},
         {"log-level", "LEVEL", "debug, info, warn or error", SY_ARG_STRING, &out->log_level, 0, 0},
+        {"allow-nan", NULL,
+         "load weights that are NaN or infinite as they are, instead of refusing the checkpoint; a "
+         "request that meets one fails",
+         SY_ARG_FLAG, &out->allow_nan, 0, 0},
         {"log-json", NULL, "one JSON object a line", SY_ARG_FLAG, &out->log_json, 0, 0},
     };
     sy_arg all[SY_COUNT_OF(common) + 32];

@@ -23,6 +23,7 @@ typedef struct sy_service_options {
     int64_t message_mb;     /* largest gRPC message; default 64 */
     const char *log_level;
     int log_json;
+    int allow_nan; /* sy_model_allow_nan */
 } sy_service_options;
 
 typedef struct sy_service sy_service;

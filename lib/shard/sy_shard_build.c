@@ -45,7 +45,7 @@ static size_t panel_rows_bytes(const sy_shard_form *form)
     return SY_PANEL * row_bytes;
 }
 
-/* Weights are rounded to blocks, never from one type of elements to another. */
+/* Weights are rounded to blocks, once, and never from one type of elements to another. */
 static sy_status check_stored(const sy_model *model, sy_dtype weights, uint32_t layer,
                               uint32_t expert, sy_error *err)
 {
@@ -53,13 +53,15 @@ static sy_status check_stored(const sy_model *model, sy_dtype weights, uint32_t 
     sy_shard_form stored;
 
     sy_shard_form_of(&stored, model, SY_DTYPE_NONE, layer, expert);
-    for (unsigned i = 0; i < SY_SHARD_MATRICES; i++)
-        if (stored.dtype[i] != weights)
-            return sy_shard_refuse(&shard, SY_EINVAL, "SHARD_FORM", err,
-                                   "%s is stored as %s, not as %s: use --weights as-stored, q8 or "
-                                   "q4",
-                                   part_name[i], sy_dtype_name(stored.dtype[i]),
-                                   sy_dtype_name(weights));
+    for (unsigned i = 0; i < SY_SHARD_MATRICES; i++) {
+        const int is_rounded = sy_dtype_is_quant(stored.dtype[i]);
+
+        if (stored.dtype[i] == weights || (sy_dtype_is_quant(weights) && !is_rounded)) continue;
+        return sy_shard_refuse(&shard, SY_EINVAL, "SHARD_FORM", err,
+                               "%s is stored as %s, not as %s: use --weights as-stored%s",
+                               part_name[i], sy_dtype_name(stored.dtype[i]), sy_dtype_name(weights),
+                               is_rounded ? "" : ", q8 or q4");
+    }
     return SY_OK;
 }
 
@@ -71,7 +73,7 @@ sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store,
     sy_shard_builder *b;
 
     *out = NULL;
-    if (!sy_dtype_is_quant(precision.weights) && precision.weights != SY_DTYPE_NONE) {
+    if (precision.weights != SY_DTYPE_NONE) {
         const sy_status st = check_stored(model, precision.weights, layer, expert, err);
         if (st != SY_OK) return st;
     }
@@ -216,9 +218,10 @@ static sy_status pack_panel(sy_shard_builder *b, const uint8_t *rows, sy_error *
     const uint32_t n = panel_rows(b);
     uint8_t *to = (uint8_t *)(uintptr_t)w.data + b->panel * sy_panels_bytes(w.dtype, 1, w.k);
 
-    if (!sy_dtype_all_finite(rows, dtype, elements(dtype, n, w.k)))
+    if (!sy_model_is_sound(b->model, rows, dtype, elements(dtype, n, w.k)))
         return sy_shard_refuse(b->shard, SY_EDATALOSS, "SHARD_CORRUPT", err,
-                               "a weight of %s is not a finite number, in rows %zu to %zu",
+                               "a weight of %s is not a finite number, in rows %zu to %zu "
+                               "(--allow-nan loads such weights)",
                                part_name[b->part], b->panel * SY_PANEL,
                                b->panel * SY_PANEL + n - 1);
     if (dtype != w.dtype) {

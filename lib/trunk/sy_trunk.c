@@ -44,7 +44,7 @@ void sy_trunk_rebatch(const sy_trunk *trunk, sy_trunk_ws *ws, const sy_batch *ba
 void sy_trunk_begin(const sy_trunk *trunk, sy_trunk_ws *ws, float *x, const sy_batch *batch)
 {
     const size_t hidden = trunk->desc.hidden;
-    const size_t row_bytes = hidden * sy_dtype_bytes(trunk->embed_dtype);
+    const size_t row_bytes = sy_dtype_row_bytes(trunk->embed_dtype, hidden);
 
     SY_ASSERT(batch->n_rows <= ws->rows_max);
     for (uint32_t t = 0; t < batch->n_rows; t++)

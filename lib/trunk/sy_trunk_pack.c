@@ -22,7 +22,8 @@ static sy_status no_memory(const sy_tensor *tensor, sy_error *err)
 static sy_status corrupt(const sy_tensor *tensor, sy_error *err)
 {
     return sy_error_set(err, SY_EDATALOSS,
-                        "%s: the file was cut while open, or a weight is not a finite number",
+                        "%s: the file was cut while open, or a weight is not a finite number "
+                        "(--allow-nan loads such weights)",
                         tensor->name);
 }
 
@@ -47,6 +48,7 @@ void *trunk_take(sy_trunk *trunk, size_t bytes)
 /* A tensor on its way into panels. Each thread has scratch of its own for the rows that it works
  * on: as sy_tensor_read gives them, transposed, rounded. */
 typedef struct pack_job {
+    const sy_model *model;
     const sy_tensor *tensor;
     size_t row_bytes;   /* of the tensor, once read */
     sy_panels w;        /* the whole matrix; of heads: key_up's first */
@@ -70,20 +72,21 @@ static sy_status choose_dtype(sy_dtype *out, const sy_trunk *trunk, const sy_ten
     const sy_dtype weights = trunk->precision.weights;
 
     *out = weights == SY_DTYPE_NONE ? t->dtype : weights;
-    if (*out == t->dtype || sy_dtype_is_quant(*out)) return SY_OK;
-    return sy_error_set(err, SY_EINVAL,
-                        "%s is stored as %s, not as %s: use --weights as-stored, q8 or q4", t->name,
-                        sy_dtype_name(t->dtype), sy_dtype_name(*out));
+    if (*out == t->dtype || (sy_dtype_is_quant(*out) && !sy_dtype_is_quant(t->dtype))) return SY_OK;
+    return sy_error_set(err, SY_EINVAL, "%s is stored as %s, not as %s: use --weights as-stored%s",
+                        t->name, sy_dtype_name(t->dtype), sy_dtype_name(*out),
+                        sy_dtype_is_quant(t->dtype) ? "" : ", q8 or q4");
 }
 
-/* Panel `panel` of w from its rows, of type `from`: rounded first, where w is not as stored. */
-static sy_status pack_panel(const sy_panels *w, size_t panel, const uint8_t *rows, sy_dtype from,
-                            uint8_t *rounded)
+/* Panel `panel` of w from its rows: rounded first, where w is not as stored. */
+static sy_status pack_panel(const pack_job *job, const sy_panels *w, size_t panel,
+                            const uint8_t *rows, uint8_t *rounded)
 {
+    const sy_dtype from = job->tensor->dtype;
     const size_t n = SY_MIN((size_t)SY_PANEL, w->n - panel * SY_PANEL);
     uint8_t *dst = (uint8_t *)(uintptr_t)w->data + panel * sy_panel_bytes(w->dtype, w->k);
 
-    if (!sy_dtype_all_finite(rows, from, (uint64_t)n * w->k)) return SY_EDATALOSS;
+    if (!sy_model_is_sound(job->model, rows, from, (uint64_t)n * w->k)) return SY_EDATALOSS;
     if (w->dtype != from) {
         const sy_status st = sy_quantize_rows(rounded, w->dtype, rows, from, n, w->k);
         if (st != SY_OK) return st;
@@ -110,7 +113,7 @@ static sy_status pack_guarded(void *arg)
             rows = t->data + row * p->job->row_bytes;
         else
             sy_tensor_read(p->plain, t, row, n);
-        const sy_status st = pack_panel(w, panel, rows, t->dtype, p->rounded);
+        const sy_status st = pack_panel(p->job, w, panel, rows, p->rounded);
         if (st != SY_OK) return st;
     }
     sy_tensor_release_rows(t, begin * SY_PANEL, last - begin * SY_PANEL);
@@ -140,9 +143,9 @@ static sy_status heads_guarded(void *arg)
     sy_tensor_read(p->plain, t, p->index * n_rows, n_rows);
     transpose(p->turned, p->plain, nope, key_up.n, bytes);
     for (size_t i = 0; st == SY_OK && i < sy_panels_count(key_up.n); i++)
-        st = pack_panel(&key_up, i, p->turned + i * SY_PANEL * nope * bytes, t->dtype, p->rounded);
+        st = pack_panel(job, &key_up, i, p->turned + i * SY_PANEL * nope * bytes, p->rounded);
     for (size_t i = 0; st == SY_OK && i < sy_panels_count(value_up.n); i++)
-        st = pack_panel(&value_up, i, p->plain + (nope + i * SY_PANEL) * job->row_bytes, t->dtype,
+        st = pack_panel(job, &value_up, i, p->plain + (nope + i * SY_PANEL) * job->row_bytes,
                         p->rounded);
     if (st == SY_OK) sy_tensor_release_rows(t, p->index * n_rows, n_rows);
     return st;
@@ -197,7 +200,8 @@ sy_status trunk_load_panels(const trunk_load *l, sy_panels *out, sy_role role, u
 {
     const sy_tensor *t = sy_model_tensor(l->model, role, layer, 0);
     const uint32_t n = (uint32_t)t->shape[0], k = (uint32_t)t->shape[1];
-    pack_job job = {.tensor = t, .row_bytes = sy_tensor_row_bytes(t), .status = SY_OK};
+    pack_job job = {
+        .model = l->model, .tensor = t, .row_bytes = sy_tensor_row_bytes(t), .status = SY_OK};
     sy_dtype dtype;
     sy_status st;
 
@@ -217,7 +221,8 @@ sy_status trunk_load_heads(const trunk_load *l, trunk_layer *out, uint32_t layer
     const sy_model_desc *d = &l->trunk->desc;
     const sy_mla_desc *mla = &d->mla;
     const sy_tensor *t = sy_model_tensor(l->model, SY_ROLE_KV_B, layer, 0);
-    pack_job job = {.tensor = t, .row_bytes = sy_tensor_row_bytes(t), .status = SY_OK};
+    pack_job job = {
+        .model = l->model, .tensor = t, .row_bytes = sy_tensor_row_bytes(t), .status = SY_OK};
     sy_dtype dtype;
     sy_status st;
 
@@ -244,6 +249,7 @@ out:
 /* ---- vectors and the embedding ---- */
 
 typedef struct vector_job {
+    const sy_model *model;
     const sy_tensor *tensor;
     uint8_t *plain;
     float *dst;
@@ -255,7 +261,7 @@ static sy_status widen_guarded(void *arg)
     const sy_tensor *t = job->tensor;
 
     sy_tensor_read(job->plain, t, 0, t->shape[0]);
-    if (!sy_dtype_all_finite(job->plain, t->dtype, t->n_elements)) return SY_EDATALOSS;
+    if (!sy_model_is_sound(job->model, job->plain, t->dtype, t->n_elements)) return SY_EDATALOSS;
     sy_dtype_widen(job->dst, job->plain, t->dtype, t->n_elements);
     return SY_OK;
 }
@@ -264,7 +270,7 @@ sy_status trunk_load_vector(const trunk_load *l, float **out, sy_role role, uint
                             sy_error *err)
 {
     const sy_tensor *t = sy_model_tensor(l->model, role, layer, 0);
-    vector_job job = {.tensor = t};
+    vector_job job = {.model = l->model, .tensor = t};
     sy_status st;
 
     *out = NULL;
@@ -283,6 +289,7 @@ sy_status trunk_load_vector(const trunk_load *l, float **out, sy_role role, uint
 
 typedef struct embedding_job {
     uint8_t *dst;
+    const sy_model *model;
     const sy_tensor *tensor;
     size_t row_bytes, rows; /* rows: a task's */
     sy_status status;
@@ -300,7 +307,7 @@ static sy_status copy_guarded(void *arg)
     uint8_t *dst = p->job->dst + p->row * p->job->row_bytes;
 
     sy_tensor_read(dst, t, p->row, p->n);
-    if (!sy_dtype_all_finite(dst, t->dtype, p->n * t->shape[1])) return SY_EDATALOSS;
+    if (!sy_model_is_sound(p->job->model, dst, t->dtype, p->n * t->shape[1])) return SY_EDATALOSS;
     sy_tensor_release_rows(t, p->row, p->n);
     return SY_OK;
 }
@@ -320,7 +327,8 @@ sy_status trunk_load_embedding(const trunk_load *l, sy_error *err)
 {
     const sy_tensor *t = sy_model_tensor(l->model, SY_ROLE_EMBED, 0, 0);
     const size_t row_bytes = sy_tensor_row_bytes(t);
-    embedding_job job = {.tensor = t,
+    embedding_job job = {.model = l->model,
+                         .tensor = t,
                          .row_bytes = row_bytes,
                          .rows = SY_MAX(PIECE_BYTES / row_bytes, (size_t)1),
                          .status = SY_OK};

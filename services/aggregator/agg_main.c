@@ -277,6 +277,7 @@ static sy_status open_model(aggregator *agg, const agg_options *o, sy_error *err
     SY_TRY(sy_kernels_choose(&agg->kernels, o->common.kernels, err));
     SY_TRY(sy_pool_open(&agg->pool, threads, "trunk"));
     SY_TRY(sy_model_open(&agg->model, o->common.model_dir, o->common.model_name, err));
+    if (o->common.allow_nan) sy_model_allow_nan(agg->model);
     agg->desc = sy_model_describe(agg->model);
     SY_TRY(sy_tokenizer_open(&agg->tokenizer, o->common.model_dir, agg->desc->vocab, err));
     agg->precision = o->precision;

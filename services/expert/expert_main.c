@@ -188,6 +188,7 @@ static sy_status open_model(expert *self, const expert_options *o, sy_error *err
     use_options(self, o);
     SY_TRY(sy_kernels_choose(&self->kernels, o->common.kernels, err));
     SY_TRY(sy_model_open(&self->model, o->common.model_dir, o->common.model_name, err));
+    if (o->common.allow_nan) sy_model_allow_nan(self->model);
     self->desc = sy_model_describe(self->model);
     self->structure_hash = sy_model_structure_hash(self->model);
     SY_TRY(sy_model_checkpoint_hash(&self->checkpoint_hash, self->model, err));

@@ -19,6 +19,7 @@ static sy_status open_model(router *self, const sy_service_options *o, sy_error 
 
     SY_TRY(sy_kernels_choose(&self->kernels, o->kernels, err));
     SY_TRY(sy_model_open(&self->model, o->model_dir, o->model_name, err));
+    if (o->allow_nan) sy_model_allow_nan(self->model);
     self->desc = sy_model_describe(self->model);
     SY_TRY(sy_model_checkpoint_hash(&self->checkpoint_hash, self->model, err));
     SY_TRY(sy_router_open(&self->gates, self->model, self->kernels, err));

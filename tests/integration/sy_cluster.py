@@ -329,7 +329,8 @@ class UpCluster(Cluster):
                    **options}
         if SANITIZED:
             options["aggregator_arg"] = "--silent-ms=20000"
-        args = [f"--{k.replace('_', '-')}={v}" for k, v in options.items()]
+        args = [f"--{k.replace('_', '-')}" + ("" if v is True else f"={v}")
+                for k, v in options.items()]
         try:
             self.told = json.loads(run_tool("up", "--model", model, "--dir", self.dir, "--detach",
                                             "--json", *args, timeout_s=WAIT_S * 4))

@@ -194,6 +194,29 @@ static void heads_that_do_not_fit_are_refused(void **state)
     REFUSE_ALL(changes);
 }
 
+static void factors_that_no_float_holds_are_refused(void **state)
+{
+    static const change changes[] = {
+        {qwen3_235b, "'rope_scaling': null",
+         "'rope_scaling': {'type': 'yarn', 'factor': 3e38, 'mscale': 3e38, 'mscale_all_dim': "
+         "1e-37}",
+         "rope_scaling.mscale", "no number"},
+        {deepseek_v3, "'mscale_all_dim': 1.0", "'mscale_all_dim': 3e38",
+         "rope_scaling.mscale_all_dim is 3e+38", "scaled"},
+        {hunyuan_a13b, "'alpha': 1000.0", "'alpha': 3e38", "rope_scaling.alpha", "no number"},
+        {phi35, "'original_max_position_embeddings': 4096, 'short_factor'",
+         "'original_max_position_embeddings': 1, 'short_factor'",
+         "rope_scaling.original_max_position_embeddings", "inf"},
+        {granite_3b, "'logits_scaling': 6.0", "'logits_scaling': 0", "logits_scaling is 0",
+         "outside"},
+        {granite_3b, "'attention_multiplier': 0.015625", "'attention_multiplier': -1",
+         "attention_multiplier is -1", "outside"},
+    };
+
+    (void)state;
+    REFUSE_ALL(changes);
+}
+
 static void layers_that_are_not_there_are_refused(void **state)
 {
     static const change changes[] = {
@@ -271,6 +294,7 @@ int main(void)
         cmocka_unit_test(encodings_that_nothing_reads_are_refused),
         cmocka_unit_test(gates_that_cannot_choose_are_refused),
         cmocka_unit_test(heads_that_do_not_fit_are_refused),
+        cmocka_unit_test(factors_that_no_float_holds_are_refused),
         cmocka_unit_test(layers_that_are_not_there_are_refused),
         cmocka_unit_test(a_text_model_that_is_no_object_is_refused),
     };

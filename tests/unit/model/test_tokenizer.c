@@ -101,6 +101,8 @@ static void texts_split_as_each_family_publishes(void **state)
          "Hello|World's|\t|42|\u00E9\u4F60\u597D| !\r\n"},
         {"I|'M| | here|,| isn|'t| |123|45| ok|?\n\n| | x|=f|(y|);",
          "HelloWorld|'s|\t|42|\u00E9|\u4F60\u597D| !\r\n"},
+        {"I'M| | here|,| isn't| |123|45| ok|?\n\n| | x|=f|(y|);",
+         "Hello|World's|\t|42|\u00E9|\u4F60\u597D| !\r\n"},
     };
 
     (void)state;
@@ -109,6 +111,66 @@ static void texts_split_as_each_family_publishes(void **state)
         for (size_t i = 0; i < 2; i++) check_pieces(tokenizer, texts[i], want[kind][i]);
         sy_tokenizer_close(tokenizer);
     }
+}
+
+/* Whatever Unicode version PCRE2 has: letters, a digit, a symbol and Han of versions 15 and 16. */
+static void characters_younger_than_the_libraries_split_as_their_kind(void **state)
+{
+    sy_tokenizer *llama3 = open_kind(LLAMA3), *kimi = open_kind(KIMI);
+
+    (void)state;
+    check_pieces(llama3, "x\u1C8A\U0002EBF0\U000105C0", "x\u1C8A\U0002EBF0\U000105C0");
+    check_pieces(llama3, "a\U00010D40b", "a|\U00010D40|b");
+    check_pieces(llama3, " \u2427\n", " \u2427\n");
+    check_pieces(llama3, "12\U00010D45\U00010D46", "12\U00010D45|\U00010D46");
+    check_pieces(kimi, "a\U0002EBF0\U00031350b", "a|\U0002EBF0\U00031350|b");
+    sy_tokenizer_close(kimi);
+    sy_tokenizer_close(llama3);
+}
+
+/* The reference's NFC is Unicode 9's: younger marks stay where they are and hold others back. */
+static void marks_younger_than_nfc_stay_where_they_are(void **state)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"e\u0302\u0323", "\u1EC7"},        /* known to it: ordered and composed */
+        {"e\u1DF7\u0301", "e\u1DF7\u0301"}, /* Unicode 10 */
+        {"x\u0302\u1DF9\u0302\u0323", "x\u0302\u1DF9\u0323\u0302"},
+        {"\U00011935\U00011930", "\U00011935\U00011930"}, /* composed since Unicode 13 */
+        {"e\u0301\U00010D24e\u0301", "\u00E9\U00010D24\u00E9"},
+    };
+    json_t *root = byte_level_json(byte_level_step(0));
+    sy_tokenizer *tokenizer;
+
+    (void)state;
+    json_object_set_new(root, "normalizer", json_pack("{s:s}", "type", "NFC"));
+    tokenizer = parse_json(root, NULL);
+    for (size_t i = 0; i < SY_COUNT_OF(cases); i++) {
+        sy_ids ids = {0};
+        encode_n(tokenizer, &ids, cases[i].text, strlen(cases[i].text), 0);
+        assert_decodes(tokenizer, ids.id, ids.n, 0, cases[i].want);
+        sy_ids_free(&ids);
+    }
+    sy_tokenizer_close(tokenizer);
+}
+
+/* A piece falls into parts where no merge reaches across; a merge of longer tokens does. */
+static void merges_reach_across_words_where_the_vocabulary_says_so(void **state)
+{
+    static const char json[] =
+        "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"byte_fallback\":true,\"vocab\":{"
+        "\"<unk>\":0,\"<0x0A>\":1,\"a\":2,\"b\":3,\"_\":4,\"ab\":5,\"_a\":6,\"_ab\":7,\"ab_ab\":8,"
+        "\"<0x0A>a\":9,\"<unk>b\":10},"
+        "\"merges\":[\"a b\",\"_ ab\",\"ab _ab\",\"<0x0A> a\",\"<unk> b\"]}}";
+    sy_tokenizer *tokenizer = parse_text(json, NULL);
+
+    (void)state;
+    assert_encodes(tokenizer, "ab_ab_ab", 0, "8 7");
+    assert_encodes(tokenizer, "b_ab_b", 0, "3 7 4 3");
+    assert_encodes(tokenizer, "b\na_", 0, "3 9 4");
+    assert_encodes(tokenizer, "xb", 0, "10");
+    sy_tokenizer_close(tokenizer);
 }
 
 /* Decodes one by one and checks after every token that what has come out is whole characters. */
@@ -360,6 +422,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trio_prompts_and_answers_match_their_golden_files),
         cmocka_unit_test(texts_split_as_each_family_publishes),
+        cmocka_unit_test(characters_younger_than_the_libraries_split_as_their_kind),
+        cmocka_unit_test(marks_younger_than_nfc_stay_where_they_are),
+        cmocka_unit_test(merges_reach_across_words_where_the_vocabulary_says_so),
         cmocka_unit_test(a_stream_never_splits_a_character),
         cmocka_unit_test(invalid_bytes_decode_as_python_replaces_them),
         cmocka_unit_test(unknown_ids_decode_to_nothing),

@@ -63,7 +63,12 @@ static const struct bad_file {
     {REGEX("a)"), ") without"},
     {REGEX("[a"), "without its ]"},
     {REGEX("[a[b]]"), "class inside a class"},
-    {REGEX("[\\\\p{L}&&[^\\\\p{Han}]]"), "&&"},
+    {REGEX("[\\\\p{L}&&\\\\p{Han}]"), "&&"},
+    {REGEX("[\\\\p{L}a&&[^\\\\p{Han}]]"), "&&"},
+    {REGEX("[^\\\\p{L}&&[^\\\\p{Han}]]"), "&&"},
+    {REGEX("[\\\\p{L}&&[^\\\\p{Han}]b]"), "&&"},
+    {REGEX("[\\\\p{L}&&[^\\\\p{Han}"), "without its ]"},
+    {REGEX("[\\\\p{L}&&[^b&&c]]"), "&&"},
     {REGEX("\\\\h"), "escape"},
     {REGEX("(a)\\\\1"), "escape"},
     {REGEX("(?i)a"), "group"},
@@ -214,7 +219,7 @@ static void check_megabyte(const sy_tokenizer *tokenizer, const char *unit, size
 
 static void a_megabyte_of_one_kind_takes_linear_work(void **state)
 {
-    static const size_t digits_a_piece[N_KINDS] = {MEGABYTE, 1, 3, 3, 3};
+    static const size_t digits_a_piece[N_KINDS] = {MEGABYTE, 1, 3, 3, 3, 3};
 
     (void)state;
     for (int kind = 0; kind < N_KINDS; kind++) {
