@@ -162,23 +162,27 @@ step_chaos() {
     system_tests release chaos tests/chaos
 }
 
-sanitized() { # PRESET CTEST-ARGS...
-    build "$1" || return
-    unit "$@"
-    SY_SANITIZED=1 system_tests "$1" integration -m sanitize tests/integration
+sanitized() { # PRESET MARKERS CTEST-ARGS...
+    local preset=$1 markers=$2
+    shift 2
+    build "$preset" || return
+    unit "$preset" "$@"
+    SY_SANITIZED=1 system_tests "$preset" integration -m "$markers" tests/integration
 }
 
 step_asan() {
     export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
     export LSAN_OPTIONS=print_suppressions=0
-    sanitized asan-ubsan
+    sanitized asan-ubsan 'sanitize or asan'
 }
 
 step_tsan() {
     export TSAN_OPTIONS=suppressions=$root/tests/support/tsan.supp:second_deadlock_stack=1
     # What has one thread has no races: it would only take its time here.
-    sanitized tsan -E '^(test_(sampler|balance.*|sim_.*|tokenizer.*|matmul|wire_.*|snapshot.*)|fuzz_.*|model_.*)$'
+    local one_thread='sampler|balance.*|sim_.*|tokenizer.*|matmul|wire_.*|snapshot.*|config.*|gguf.*|chat.*'
+    one_thread+='|families|transformers|golden|tensors_refused|not_finite|inspect_.*'
+    sanitized tsan sanitize -E "^(test_($one_thread)|fuzz_.*|model_.*)\$"
 }
 
 step_tidy() {

@@ -87,5 +87,5 @@ void sy_kv_release(sy_kv *kv, sy_kv_seq *seq)
 {
     while (seq->n_pages > 0) kv->free_page[kv->n_free++] = seq->page[--seq->n_pages];
     free(seq->page);
-    *seq = (sy_kv_seq){.is_long = seq->is_long}; /* it may be computed again */
+    *seq = (sy_kv_seq){0};
 }

@@ -11,7 +11,7 @@ import sy_reference as reference
 from sy_client import WAIT_S, channel, error_info, error_of, request, rows
 from test_layers import compute_request, forward, route_request
 
-pytestmark = pytest.mark.sanitize
+pytestmark = pytest.mark.asan
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 GENERATE = "/switchyard.v1.Aggregator/Generate"

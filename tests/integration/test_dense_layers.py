@@ -18,7 +18,7 @@ MODELS = {"deepseek_v3": ([1, 2], 16, 0), "qwen2_moe": ([0, 2], 12, 1),
           "llama4_text": ([1, 3], 4, 2)}
 RANGES = {"deepseek_v3": "1-2", "qwen2_moe": "0,2", "llama4_text": "1,3"}
 HIDDEN = 64
-pytestmark = pytest.mark.sanitize
+pytestmark = pytest.mark.asan
 
 
 def start(name, directory):

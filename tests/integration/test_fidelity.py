@@ -15,7 +15,7 @@ NAMES = ["as stored", "experts q8", "experts q4", "trunk q8", "trunk q4", "both 
          "both q8, q8 rows", "both q4, q8 rows", "bf16 rows"]
 MEASURES = ["max_relative", "mean_absolute", "kl_mean_nats", "kl_max_nats", "same_argmax",
             "same_experts"]
-pytestmark = pytest.mark.sanitize
+pytestmark = pytest.mark.asan
 
 
 def measure(model, *args):

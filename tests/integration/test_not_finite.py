@@ -13,7 +13,7 @@ from sy_cluster import run_tool
 CONFIG = Path(__file__).parent.parent / "golden" / "families" / "mixtral.json"
 EXPERTS, TOP_K, LAYER = 8, 2, 1
 NAN = struct.pack("<f", float("nan"))
-pytestmark = pytest.mark.sanitize
+pytestmark = pytest.mark.asan
 
 
 class Checkpoint:
