@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "sy_chat_encode.h"
 #include "sy_clock.h"
 #include "sy_engine.h"
 #include "sy_precision_text.h"
@@ -133,6 +134,17 @@ out:
     return st;
 }
 
+static sy_status encode_chat(run *self, sy_ids *ids, const tool_prompt *p, sy_error *err)
+{
+    sy_chat *chat = NULL;
+    sy_status st = sy_chat_open(&chat, sy_model_dir(self->model), NULL, err);
+
+    if (st == SY_OK || st == SY_ENOTFOUND)
+        st = sy_chat_encode(ids, chat, self->tokenizer, p->text, p->text_bytes, err);
+    sy_chat_close(chat);
+    return st;
+}
+
 /* Token ids of every prompt. */
 static sy_status encode_prompts(run *self, sy_error *err)
 {
@@ -141,8 +153,11 @@ static sy_status encode_prompts(run *self, sy_error *err)
         sy_ids *ids = &self->generation[i].prompt;
         sy_status st = SY_OK;
 
-        if (p->text != NULL)
-            st = sy_tokenizer_encode(self->tokenizer, ids, p->text, p->text_bytes, 1, err);
+        if (p->is_chat)
+            st = encode_chat(self, ids, p, err);
+        else if (p->text != NULL)
+            st = sy_tokenizer_encode(self->tokenizer, ids, p->text, p->text_bytes, SY_SPECIAL_ALL,
+                                     err);
         for (uint32_t t = 0; t < p->n_tokens && st == SY_OK; t++)
             if ((st = sy_ids_push(ids, p->token[t])) != SY_OK)
                 sy_error_set(err, st, "no memory for the prompt");

@@ -91,6 +91,15 @@ static sy_status json_tokens(tool_prompt *out, const json_t *array, sy_error *er
     return SY_OK;
 }
 
+static sy_status json_chat(tool_prompt *out, const json_t *object, sy_error *err)
+{
+    out->text = json_dumps(object, JSON_COMPACT);
+    if (out->text == NULL) return no_memory(err);
+    out->text_bytes = strlen(out->text);
+    out->is_chat = 1;
+    return SY_OK;
+}
+
 static sy_status json_prompt(tool_prompt *out, json_t *object, sy_error *err)
 {
     const char *key;
@@ -100,8 +109,12 @@ static sy_status json_prompt(tool_prompt *out, json_t *object, sy_error *err)
     {
         sy_status st = SY_OK;
 
-        if (strcmp(key, "prompt") == 0 && json_is_string(value))
+        if (out->text != NULL && (strcmp(key, "prompt") == 0 || strcmp(key, "chat") == 0))
+            st = sy_error_set(err, SY_EINVAL, "\"prompt\" and \"chat\" are both there");
+        else if (strcmp(key, "prompt") == 0 && json_is_string(value))
             st = json_text(out, value, err);
+        else if (strcmp(key, "chat") == 0 && json_is_object(value))
+            st = json_chat(out, value, err);
         else if (strcmp(key, "tokens") == 0 && json_is_array(value))
             st = json_tokens(out, value, err);
         else if (strcmp(key, "max_tokens") == 0 && json_is_integer(value) &&
@@ -111,13 +124,13 @@ static sy_status json_prompt(tool_prompt *out, json_t *object, sy_error *err)
             out->seed = (uint64_t)json_integer_value(value);
         else
             st = sy_error_set(err, SY_EINVAL,
-                              "\"%.40s\" is unknown or of a wrong type: prompt, tokens, max_tokens "
-                              "and seed are known",
+                              "\"%.40s\" is unknown or of a wrong type: prompt, chat, tokens, "
+                              "max_tokens and seed are known",
                               key);
         if (st != SY_OK) return st;
     }
     if ((out->text != NULL) == (out->token != NULL))
-        return sy_error_set(err, SY_EINVAL, "either \"prompt\" or \"tokens\" is needed");
+        return sy_error_set(err, SY_EINVAL, "one of \"prompt\", \"chat\" and \"tokens\" is needed");
     return SY_OK;
 }
 
@@ -172,9 +185,10 @@ static sy_status load(tool_prompts *out, const tool_sampling *s, sy_error *err)
     prompt = add_prompt(out, s);
     if (prompt == NULL) return no_memory(err);
     if (s->tokens != NULL) return parse_tokens(prompt, s->tokens, err);
-    if (s->prompt_file != NULL)
-        return sy_file_read(&prompt->text, &prompt->text_bytes, s->prompt_file, SY_WIRE_TEXT_MAX,
-                            err);
+    prompt->is_chat = s->chat_file != NULL;
+    if (s->prompt_file != NULL || prompt->is_chat)
+        return sy_file_read(&prompt->text, &prompt->text_bytes,
+                            prompt->is_chat ? s->chat_file : s->prompt_file, SY_WIRE_TEXT_MAX, err);
     prompt->text = strdup(s->prompt);
     if (prompt->text == NULL) return no_memory(err);
     prompt->text_bytes = strlen(prompt->text);

@@ -12,6 +12,10 @@ void tool_sampling_args(sy_arg out[TOOL_SAMPLING_ARGS], tool_sampling *s)
     const sy_arg args[] = {
         {"prompt", "TEXT", "the prompt", SY_ARG_STRING, &s->prompt, 0, 0},
         {"prompt-file", "FILE", "the prompt, byte for byte", SY_ARG_STRING, &s->prompt_file, 0, 0},
+        {"chat", "FILE",
+         "a conversation for the checkpoint's chat template, as JSON: {\"messages\": [{\"role\": "
+         "\"user\", \"content\": TEXT}]}, and whatever else the template reads",
+         SY_ARG_STRING, &s->chat_file, 0, 0},
         {"tokens", "IDS", "the prompt as token ids: 1,17,42", SY_ARG_STRING, &s->tokens, 0, 0},
         {"prompts-file", "FILE",
          "several prompts, a JSON value a line: a string, or {\"prompt\": TEXT} or {\"tokens\": "
@@ -52,14 +56,15 @@ void tool_sampling_args(sy_arg out[TOOL_SAMPLING_ARGS], tool_sampling *s)
 
 static int check_prompt(const tool_sampling *s)
 {
-    const int n = (s->prompt != NULL) + (s->prompt_file != NULL) + (s->tokens != NULL) +
-                  (s->prompts_file != NULL);
+    const int n = (s->prompt != NULL) + (s->prompt_file != NULL) + (s->chat_file != NULL) +
+                  (s->tokens != NULL) + (s->prompts_file != NULL);
 
     if (n == 1) return 0;
-    return tool_bad_option(n == 0 ? "a prompt is missing: --prompt, --prompt-file, --tokens or "
-                                    "--prompts-file"
-                                  : "give one of --prompt, --prompt-file, --tokens and "
-                                    "--prompts-file");
+    return tool_bad_option(n == 0
+                               ? "a prompt is missing: --prompt, --prompt-file, --chat, --tokens "
+                                 "or --prompts-file"
+                               : "give one of --prompt, --prompt-file, --chat, --tokens and "
+                                 "--prompts-file");
 }
 
 int tool_sampling_check(const tool_sampling *s)
@@ -90,6 +95,7 @@ sy_generate_request tool_request(const tool_sampling *s, const tool_prompt *prom
         .model = "",
         .prompt = prompt->text,
         .prompt_bytes = prompt->text_bytes,
+        .is_chat = prompt->is_chat,
         .token = prompt->token,
         .n_tokens = prompt->n_tokens,
         .max_tokens = prompt->max_tokens,

@@ -269,9 +269,9 @@ static sy_status check_text(const char *text, size_t n, sy_error *err)
 }
 
 sy_status sy_tokenizer_encode(const sy_tokenizer *tokenizer, sy_ids *ids, const char *text,
-                              size_t n, int special, sy_error *err)
+                              size_t n, sy_special special, sy_error *err)
 {
-    encoding enc = {.tokenizer = tokenizer, .ids = ids, .special = special};
+    encoding enc = {.tokenizer = tokenizer, .ids = ids, .special = special != SY_SPECIAL_NONE};
     const size_t n_before = ids->n;
     sy_status st = check_text(text, n, err);
 
@@ -283,9 +283,9 @@ sy_status sy_tokenizer_encode(const sy_tokenizer *tokenizer, sy_ids *ids, const 
     sy_strbuf_init(&enc.normal[1]);
     sy_strbuf_init(&enc.mapped);
     SY_TRY(sy_regex_scratch_open(&enc.run.regex));
-    if (special) SY_TRY(append_ids(ids, &tokenizer->prefix));
+    if (special == SY_SPECIAL_ALL) SY_TRY(append_ids(ids, &tokenizer->prefix));
     SY_TRY(encode_text(&enc, text, n, err));
-    if (special) SY_TRY(append_ids(ids, &tokenizer->suffix));
+    if (special == SY_SPECIAL_ALL) SY_TRY(append_ids(ids, &tokenizer->suffix));
 out:
     sy_bpe_scratch_free(&enc.bpe);
     sy_strbuf_free(&enc.mapped);

@@ -27,11 +27,18 @@ SY_MUST_USE sy_status sy_tokenizer_parse(sy_tokenizer **out, const char *json, s
                                          sy_error *err);
 void sy_tokenizer_close(sy_tokenizer *tokenizer); /* accepts NULL */
 
-/* Appends to ids. Text must be UTF-8 (SY_EINVAL names the byte offset). special: match special
- * tokens in the text, and let the post-processor add its own. Time is linear in n for the supported
- * patterns. */
+/* What becomes of text that looks like a special token. */
+typedef enum sy_special {
+    SY_SPECIAL_NONE,   /* it stays text */
+    SY_SPECIAL_ALL,    /* it is one, and the post-processor adds its own around the text */
+    SY_SPECIAL_IN_TEXT /* it is one, and nothing is added: for what a chat template has written */
+} sy_special;
+
+/* Appends to ids. Text must be UTF-8 (SY_EINVAL names the byte offset). Time is linear in n for the
+ * supported patterns. */
 SY_MUST_USE sy_status sy_tokenizer_encode(const sy_tokenizer *tokenizer, sy_ids *ids,
-                                          const char *text, size_t n, int special, sy_error *err);
+                                          const char *text, size_t n, sy_special special,
+                                          sy_error *err);
 /* The pre-tokenizer alone, for tests: calls piece() with each piece in order, before bytes become
  * printable characters. */
 SY_MUST_USE sy_status sy_tokenizer_split(const sy_tokenizer *tokenizer, const char *text, size_t n,

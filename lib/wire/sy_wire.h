@@ -170,6 +170,7 @@ typedef struct sy_generate_request {
     const char *model;
     const char *prompt; /* NULL when tokens are given; UTF-8 is checked by the tokenizer */
     size_t prompt_bytes;
+    int is_chat;           /* prompt is a conversation for the chat template, as JSON */
     const uint32_t *token; /* NULL when a prompt is given */
     uint32_t n_tokens;
     uint32_t max_tokens;

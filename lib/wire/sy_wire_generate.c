@@ -41,12 +41,15 @@ static void read_sampling(sy_sampling_params *out, sy_wire_in *in,
 static void read_input(sy_generate_request *out, sy_wire_in *in,
                        const Switchyard__V1__GenerateRequest *msg)
 {
-    if (msg->input_case == SWITCHYARD__V1__GENERATE_REQUEST__INPUT_PROMPT) {
-        out->prompt = msg->prompt;
-        out->prompt_bytes = sy_wire_string_bytes(msg->prompt);
+    const int is_chat = msg->input_case == SWITCHYARD__V1__GENERATE_REQUEST__INPUT_CHAT;
+
+    if (is_chat || msg->input_case == SWITCHYARD__V1__GENERATE_REQUEST__INPUT_PROMPT) {
+        out->is_chat = is_chat;
+        out->prompt = is_chat ? msg->chat : msg->prompt;
+        out->prompt_bytes = sy_wire_string_bytes(out->prompt);
         if (out->prompt_bytes > SY_WIRE_TEXT_MAX) {
-            sy_wire_refuse(in, "prompt: %zu bytes, but at most %u are allowed", out->prompt_bytes,
-                           SY_WIRE_TEXT_MAX);
+            sy_wire_refuse(in, "%s: %zu bytes, but at most %u are allowed",
+                           is_chat ? "chat" : "prompt", out->prompt_bytes, SY_WIRE_TEXT_MAX);
         }
     } else if (msg->input_case == SWITCHYARD__V1__GENERATE_REQUEST__INPUT_TOKENS) {
         const size_t n = msg->tokens->n_id;
@@ -57,7 +60,7 @@ static void read_input(sy_generate_request *out, sy_wire_in *in,
         out->token = sy_wire_aligned(in, msg->tokens->id, n * sizeof(*out->token));
         out->n_tokens = (uint32_t)n;
     } else {
-        sy_wire_refuse(in, "input: absent, but a prompt or tokens are needed");
+        sy_wire_refuse(in, "input: absent, but a prompt, tokens or a chat are needed");
     }
 }
 
@@ -158,14 +161,25 @@ static sy_status put_text_with_nul(ProtobufCMessage *msg, ProtobufCMessageUnknow
 
 static sy_status put_prompt(Switchyard__V1__GenerateRequest *msg,
                             ProtobufCMessageUnknownField *unknown, sy_arena *scratch,
-                            const sy_iov *prompt)
+                            const sy_generate_request *in)
 {
-    const uint32_t number = SWITCHYARD__V1__GENERATE_REQUEST__INPUT_PROMPT;
+    const sy_iov prompt = {in->prompt, in->prompt_bytes};
+    char *text;
 
-    if (has_nul(prompt)) return put_text_with_nul(&msg->base, unknown, number, scratch, prompt);
-    msg->input_case = SWITCHYARD__V1__GENERATE_REQUEST__INPUT_PROMPT;
-    msg->prompt = sy_arena_strndup(scratch, prompt->data, prompt->len);
-    return msg->prompt != NULL ? SY_OK : SY_ENOMEM;
+    msg->input_case = in->is_chat ? SWITCHYARD__V1__GENERATE_REQUEST__INPUT_CHAT
+                                  : SWITCHYARD__V1__GENERATE_REQUEST__INPUT_PROMPT;
+    if (has_nul(&prompt)) {
+        const uint32_t number = msg->input_case;
+
+        msg->input_case = SWITCHYARD__V1__GENERATE_REQUEST__INPUT__NOT_SET;
+        return put_text_with_nul(&msg->base, unknown, number, scratch, &prompt);
+    }
+    text = sy_arena_strndup(scratch, prompt.data, prompt.len);
+    if (in->is_chat)
+        msg->chat = text;
+    else
+        msg->prompt = text;
+    return text != NULL ? SY_OK : SY_ENOMEM;
 }
 
 sy_status sy_wire_generate_request_encode(sy_frame *out, const sy_generate_request *in,
@@ -185,7 +199,7 @@ sy_status sy_wire_generate_request_encode(sy_frame *out, const sy_generate_reque
     sy_arena_init(&scratch, SIZE_MAX);
     msg.model = sy_wire_lend_text(in->model);
     if (in->prompt != NULL) {
-        SY_TRY(put_prompt(&msg, &unknown, &scratch, &(sy_iov){in->prompt, in->prompt_bytes}));
+        SY_TRY(put_prompt(&msg, &unknown, &scratch, in));
     } else {
         msg.input_case = SWITCHYARD__V1__GENERATE_REQUEST__INPUT_TOKENS;
         msg.tokens = &tokens;

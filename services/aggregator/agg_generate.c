@@ -151,7 +151,15 @@ static sy_status tokenize(const aggregator *agg, const sy_generate_request *requ
                 return sy_error_set(err, SY_ENOMEM, "no memory");
         return SY_OK;
     }
-    return sy_tokenizer_encode(agg->tokenizer, ids, request->prompt, request->prompt_bytes, 1, err);
+    if (!request->is_chat)
+        return sy_tokenizer_encode(agg->tokenizer, ids, request->prompt, request->prompt_bytes,
+                                   SY_SPECIAL_ALL, err);
+    if (agg->chat_error.status != SY_OK) {
+        *err = agg->chat_error;
+        return err->status;
+    }
+    return sy_chat_encode(ids, agg->chat, agg->tokenizer, request->prompt, request->prompt_bytes,
+                          err);
 }
 
 static sy_gen_params params_of(const sy_generate_request *r, const sy_ids *ids, generation *gen)

@@ -267,6 +267,17 @@ static void set_load_gauges(void *arg)
 
 /* ---- opening and closing ---- */
 
+/* A template that cannot be used is the trouble of those who send conversations alone. */
+static void open_chat(aggregator *agg, const char *dir)
+{
+    sy_error_clear(&agg->chat_error);
+    switch (sy_chat_open(&agg->chat, dir, NULL, &agg->chat_error)) {
+    case SY_OK:
+    case SY_ENOTFOUND: sy_error_clear(&agg->chat_error); break;
+    default: sy_log_error(SY_LOG_WARN, &agg->chat_error, "conversations are refused"); break;
+    }
+}
+
 static sy_status open_model(aggregator *agg, const agg_options *o, sy_error *err)
 {
     const int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -280,6 +291,7 @@ static sy_status open_model(aggregator *agg, const agg_options *o, sy_error *err
     if (o->common.allow_nan) sy_model_allow_nan(agg->model);
     agg->desc = sy_model_describe(agg->model);
     SY_TRY(sy_tokenizer_open(&agg->tokenizer, o->common.model_dir, agg->desc->vocab, err));
+    open_chat(agg, o->common.model_dir);
     agg->precision = o->precision;
     agg->expert_precision = o->expert_precision;
     sy_precision_metric("switchyard_aggregator_precision_info", agg->precision);
@@ -430,6 +442,7 @@ static void close_all(aggregator *agg)
     sy_router_close(agg->inproc);
     sy_router_close(agg->fallback);
     sy_trunk_close(agg->trunk);
+    sy_chat_close(agg->chat);
     sy_tokenizer_close(agg->tokenizer);
     sy_model_close(agg->model);
     sy_pool_free(agg->pool);

@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "agg_moe.h"
+#include "sy_chat_encode.h"
 #include "sy_engine.h"
 #include "sy_queue.h"
 #include "sy_service.h"
@@ -19,6 +20,8 @@ typedef struct aggregator {
     const sy_kernels *kernels;
     sy_precision precision, expert_precision; /* of the trunk; what nodes are held to */
     sy_tokenizer *tokenizer;
+    sy_chat *chat;       /* NULL: the checkpoint has no template */
+    sy_error chat_error; /* or one that cannot be used: what conversations are answered with */
     sy_pool *pool;
     sy_trunk *trunk;
     sy_router *inproc;   /* --router inproc; else NULL */

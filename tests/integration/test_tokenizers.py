@@ -37,8 +37,11 @@ def ranges(chars):
     return [(chars[i], chars[j - 1]) for i, j in zip(starts, [*starts[1:], len(chars)])]
 
 
-# DeepSeek-V2 lists the cased letters, range by range.
-CASED = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) in ("Lu", "Ll", "Lt")]
+# DeepSeek-V2 lists the cased letters, range by range: those that there were before Unicode 14.
+OF_UNICODE_14 = {0x2C2F, 0x2C5F, 0xA7C0, 0xA7C1, *range(0xA7D0, 0xA7DA), *range(0x10570, 0x105BD),
+                 *range(0x1DF00, 0x1DF1F)}
+CASED = [chr(c) for c in range(0x110000)
+         if unicodedata.category(chr(c)) in ("Lu", "Ll", "Lt") and c not in OF_UNICODE_14]
 DSV2_LETTERS = r"\s?[" + "".join(
     first + "-" + last for first, last in ranges(CASED)) + "]+"
 
