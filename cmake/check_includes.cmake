@@ -29,6 +29,7 @@ set(home_jansson "model;tools")
 set(home_pcre2 "model")
 set(home_xxhash "base")
 set(home_utf8proc "model")
+set(home_cuda_runtime_api "kernels")
 
 set(folders)
 foreach(lib base model route plan placement trunk shard engine wire shm rpc control service)

@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "sy_args.h"
 #include "sy_clock.h"
+#include "sy_devices.h"
 #include "sy_log.h"
 #include "sy_model.h"
 #include "sy_precision_text.h"
@@ -20,11 +21,11 @@
 #include "up_result.h"
 #include "up_supervisor.h"
 
-#define REDIS_US         5000000
-#define NODE_DEVICES_MAX 16
+#define REDIS_US 5000000
 
 typedef struct up_options {
     const char *model, *name, *dir, *redis, *router, *devices, *log_level, *weights, *activations;
+    sy_device_list device_list; /* what devices says */
     sy_arg_strings expert_args, router_args, aggregator_args;
     int64_t experts, routers, aggregators, threads, timeout_s;
     int detach, json, allow_nan;
@@ -70,7 +71,8 @@ static sy_status check_options(up_options *o, sy_error *err)
         return sy_error_set(err, SY_EINVAL,
                             "--routers 0: aggregators need a router, or --router inproc");
     }
-    return SY_OK;
+    /* Here and not in every node's log: the nodes run on this machine. */
+    return sy_devices_choose(&o->device_list, o->devices, err);
 }
 
 static sy_status parse(up_options *o, int argc, char **argv, sy_error *err)
@@ -97,7 +99,10 @@ static sy_status parse(up_options *o, int argc, char **argv, sy_error *err)
         {"aggregators", "N", "aggregators", SY_ARG_INT, &o->aggregators, 0, UP_OF_A_TIER_MAX},
         {"router", "WHERE", "remote, or inproc: aggregators compute the gate themselves",
          SY_ARG_STRING, &o->router, 0, 0},
-        {"devices", "LIST", "of each expert node: cpu:0,cpu:1", SY_ARG_STRING, &o->devices, 0, 0},
+        {"devices", "LIST",
+         "of each expert node: cpu:0,cpu:1; cuda:N or cuda (all of them) where this version "
+         "computes on them, see switchyard devices",
+         SY_ARG_STRING, &o->devices, 0, 0},
         {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
         {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
         {"allow-nan", NULL, TOOL_ALLOW_NAN_HELP, SY_ARG_FLAG, &o->allow_nan, 0, 0},
@@ -212,29 +217,21 @@ out:
 
 /* ---- placement ---- */
 
-/* "expert-0/cpu:0", ...: every device of every node. list: room for all. Returns how many; 0: a
- * device's name is too long, or there are too many. */
+/* "expert-0/cpu:0", ...: every device of every node. list: room for all. Returns how many. */
 static size_t list_devices(char (*list)[SY_NODE_BYTES + SY_DEVICE_BYTES], const up_options *o)
 {
     size_t n = 0;
 
-    for (int64_t node = 0; node < o->experts; node++) {
-        size_t n_here = 0;
-
-        for (const char *at = o->devices; *at != '\0'; at += strspn(at, ", ")) {
-            const size_t len = strcspn(at, ", ");
-
-            if (len >= SY_DEVICE_BYTES || n_here++ == NODE_DEVICES_MAX) return 0;
-            snprintf(list[n++], sizeof(list[0]), "expert-%d/%.*s", (int)node, (int)len, at);
-            at += len;
-        }
-    }
+    for (int64_t node = 0; node < o->experts; node++)
+        for (uint32_t i = 0; i < o->device_list.n; i++)
+            snprintf(list[n++], sizeof(list[0]), "expert-%d/%s", (int)node,
+                     o->device_list.device[i].name);
     return n;
 }
 
 static sy_status write_placement(up_run *run, tool_redis *redis, sy_error *err)
 {
-    enum { DEVICES_MAX = UP_OF_A_TIER_MAX * NODE_DEVICES_MAX };
+    enum { DEVICES_MAX = UP_OF_A_TIER_MAX * SY_DEVICES_MAX };
     static char text[DEVICES_MAX][SY_NODE_BYTES + SY_DEVICE_BYTES];
     const char *device[DEVICES_MAX];
     const tool_spread spread = {.model = run->cluster.model,

@@ -14,6 +14,7 @@ int cmd_placement(int argc, char **argv); /* which expert is wanted where: many 
 int cmd_canary(int argc, char **argv);
 int cmd_drain(int argc, char **argv);   /* empties a node */
 int cmd_balance(int argc, char **argv); /* replicates and moves experts by load */
+int cmd_devices(int argc, char **argv); /* what this machine can compute on */
 int cmd_inspect(int argc, char **argv); /* what a checkpoint holds */
 int cmd_synth(int argc, char **argv);   /* writes a checkpoint of random weights */
 

@@ -24,6 +24,7 @@ static const struct command {
     {"balance", cmd_balance,
      "replicate hot experts and move others, so that devices share the work"},
     {"run", cmd_run, "generate text in this process: no gRPC, no Redis"},
+    {"devices", cmd_devices, "what this machine can compute on, and what keeps a GPU from use"},
     {"inspect", cmd_inspect, "what a checkpoint holds, and the memory it needs"},
     {"synth", cmd_synth, "write a checkpoint of random weights in a given shape"},
 };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "expert.h"
+#include "sy_devices.h"
 #include "sy_log.h"
 #include "sy_precision_text.h"
 
@@ -14,6 +15,7 @@ enum { LOAD_INTERVAL_US = 200 * 1000 };
 typedef struct expert_options {
     sy_service_options common;
     const char *devices;
+    sy_device_list device_list; /* what it says */
     const char *load_from, *shared_memory, *weights, *activations;
     sy_precision precision; /* what the last two say */
     int64_t memory_mb, loaders, load_mb_s, linger_s;
@@ -25,7 +27,12 @@ static sy_status check(expert_options *o, sy_error *err)
         return sy_error_set(err, SY_EINVAL, "--load-from %s: checkpoint or peers", o->load_from);
     if (strcmp(o->shared_memory, "on") != 0 && strcmp(o->shared_memory, "off") != 0)
         return sy_error_set(err, SY_EINVAL, "--shared-memory %s: on or off", o->shared_memory);
-    return sy_precision_parse(&o->precision, o->weights, o->activations, err);
+    const sy_status st = sy_precision_parse(&o->precision, o->weights, o->activations, err);
+
+    if (st != SY_OK) return st;
+    /* At once, before a checkpoint of many gigabytes is looked at: a device that is named and
+     * cannot be used is a mistake of who named it, and never another device instead. */
+    return sy_devices_choose(&o->device_list, o->devices, err);
 }
 
 static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
@@ -39,7 +46,9 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
                           .load_mb_s = 100,
                           .linger_s = 60};
     const sy_arg extra[] = {
-        {"devices", "LIST", "comma-separated: cpu:0,cpu:1; each is a pool of --threads threads",
+        {"devices", "LIST",
+         "comma-separated: cpu:0,cpu:1, each a pool of --threads threads; cuda:N or cuda (all of "
+         "them) where this version computes on them, see switchyard devices",
          SY_ARG_STRING, &o->devices, 0, 0},
         {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
         {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
@@ -75,34 +84,16 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
 
 /* ---- devices ---- */
 
-static int is_number(const char *s)
-{
-    const size_t n = strlen(s);
+_Static_assert((int)SY_DEVICES_MAX <= (int)EXPERT_DEVICES_MAX, "a place each");
+_Static_assert(sizeof(((sy_device *)0)->name) <= sizeof(((expert_device *)0)->name), "its name");
 
-    return n >= 1 && n <= 3 && strspn(s, "0123456789") == n;
-}
-
-static sy_status add_device(expert *self, const char *name, size_t n, sy_error *err)
+static void add_device(expert *self, const sy_device *device)
 {
     expert_device *d = &self->device[self->n_devices];
 
-    if (self->n_devices == EXPERT_DEVICES_MAX)
-        return sy_error_set(err, SY_EINVAL, "--devices: at most %d", EXPERT_DEVICES_MAX);
-    if (n >= sizeof(d->name))
-        return sy_error_set(err, SY_EINVAL, "--devices: %.*s is too long", (int)n, name);
-    memcpy(d->name, name, n);
-    d->name[n] = '\0';
-    if (strncmp(d->name, "cuda", 4) == 0)
-        return sy_error_set(err, SY_EUNIMPLEMENTED,
-                            "--devices %s: this build has no CUDA; use cpu:N", d->name);
-    if (strncmp(d->name, "cpu:", 4) != 0 || !is_number(d->name + 4))
-        return sy_error_set(err, SY_EINVAL, "--devices: %s is not a device; use cpu:N", d->name);
-    for (uint32_t i = 0; i < self->n_devices; i++)
-        if (strcmp(self->device[i].name, d->name) == 0)
-            return sy_error_set(err, SY_EINVAL, "--devices: %s is named twice", d->name);
+    memcpy(d->name, device->name, sizeof(device->name));
     d->index = (uint8_t)self->n_devices++;
     d->expert = self;
-    return SY_OK;
 }
 
 static sy_status open_devices(expert *self, const expert_options *o, sy_error *err)
@@ -110,13 +101,8 @@ static sy_status open_devices(expert *self, const expert_options *o, sy_error *e
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     size_t at = 0;
 
-    for (const char *s = o->devices;; s++) {
-        const size_t n = strcspn(s, ",");
-        sy_status st = add_device(self, s, n, err);
-        if (st != SY_OK) return st;
-        s += n;
-        if (*s == '\0') break;
-    }
+    for (uint32_t i = 0; i < o->device_list.n; i++) add_device(self, &o->device_list.device[i]);
+    SY_ASSERT(self->n_devices > 0); /* "cuda" alone does not pass the check */
     const unsigned all = (unsigned)SY_MAX(cores, 1) / self->n_devices;
     const unsigned threads = o->common.threads > 0 ? (unsigned)o->common.threads : SY_MAX(all, 1u);
     for (uint32_t i = 0; i < self->n_devices; i++) {
@@ -315,11 +301,14 @@ int main(int argc, char **argv)
     static expert self;
     expert_options options;
     sy_error err = {0};
+    int is_wrong_usage = 1; /* while the command line is read */
+    int code;
     sy_status st;
 
     sy_service_init();
     sy_error_clear(&err);
     SY_TRY(parse(&options, argc, argv, &err));
+    is_wrong_usage = 0;
     open_metrics(&self);
     SY_TRY(open_model(&self, &options, &err));
     SY_TRY(open_devices(&self, &options, &err));
@@ -330,5 +319,7 @@ int main(int argc, char **argv)
     sy_service_wait(self.service);
 out:
     close_all(&self);
-    return st == SY_OK ? 0 : sy_service_exit_code(&err, "switchyard-expert");
+    if (st == SY_OK) return 0;
+    code = sy_service_exit_code(&err, "switchyard-expert");
+    return code != 0 && is_wrong_usage ? 2 : code;
 }

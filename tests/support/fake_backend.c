@@ -1,0 +1,175 @@
+/* fake_backend.c - a plugin for the tests, with two devices that are memory of this process, the
+ * second of which the driver is said to keep from use. The build makes variants of it that a loader
+ * must refuse:
+ *   FAKE_ABI=2         made for another ABI, and honest about it
+ *   FAKE_TABLE_ABI=2   the same, and not
+ *   FAKE_SIZE=n        an older table of n bytes
+ *   FAKE_NAME="x"      another backend
+ *   FAKE_HOLE=1        an entry without a function
+ *   FAKE_NO_ENTRY      a library that is no plugin
+ *   FAKE_DEVICES=0     a driver without a device
+ *   FAKE_NO_DRIVER     no driver at all */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/sy_backend.h"
+
+#ifndef FAKE_ABI
+#define FAKE_ABI SY_BACKEND_ABI
+#endif
+#ifndef FAKE_TABLE_ABI
+#define FAKE_TABLE_ABI FAKE_ABI
+#endif
+#ifndef FAKE_SIZE
+#define FAKE_SIZE sizeof(sy_backend)
+#endif
+#ifndef FAKE_NAME
+#define FAKE_NAME "cuda"
+#endif
+#ifndef FAKE_HOLE
+#define FAKE_HOLE 0
+#endif
+#ifndef FAKE_DEVICES
+#define FAKE_DEVICES 2
+#endif
+
+struct sy_backend_handle {
+    uint32_t device;
+};
+
+struct sy_backend_buffer {
+    uint64_t bytes;
+    unsigned char data[];
+};
+
+static int refuse(char *why, int result, const char *text)
+{
+    snprintf(why, SY_BACKEND_WHY_BYTES, "%s", text);
+    return result;
+}
+
+static int probe(sy_backend_system *system, sy_backend_device *device, uint32_t max, uint32_t *n,
+                 char *why)
+{
+    const sy_backend_device all[] = {
+        {.name = "Fake GPU",
+         .pci = "0000:01:00.0",
+         .major = 9,
+         .minor = 0,
+         .n_multiprocessors = 132,
+         .has_ecc = 1,
+         .memory_bytes = (uint64_t)80 << 30,
+         .usable = 1},
+        {.name = "Broken GPU", .pci = "0000:02:00.0", .major = 9, .why = "an injected failure"}};
+
+    *system = (sy_backend_system){.driver_version = 13020, .runtime_version = 13000};
+    *n = 0;
+#ifdef FAKE_NO_DRIVER
+    system->driver_version = 0;
+    return refuse(why, SY_BACKEND_ENODEVICE, "an injected lack of drivers");
+#endif
+    why[0] = '\0';
+    *n = FAKE_DEVICES;
+    for (uint32_t i = 0; i < *n && i < max; i++) device[i] = all[i];
+    return SY_BACKEND_OK;
+}
+
+static int blas_version(uint64_t *version, char *why)
+{
+    *version = 0;
+    return refuse(why, SY_BACKEND_ENODEVICE, "an injected lack of libraries");
+}
+
+static int open_device(sy_backend_handle **out, uint32_t device, char *why)
+{
+    *out = calloc(1, sizeof(**out));
+    if (*out == NULL) return refuse(why, SY_BACKEND_ENOMEM, "no memory");
+    (*out)->device = device;
+    return SY_BACKEND_OK;
+}
+
+static void close_device(sy_backend_handle *handle)
+{
+    free(handle);
+}
+
+static int memory(sy_backend_handle *handle, uint64_t *free_bytes, uint64_t *total_bytes, char *why)
+{
+    (void)handle;
+    (void)why;
+    *free_bytes = (uint64_t)79 << 30;
+    *total_bytes = (uint64_t)80 << 30;
+    return SY_BACKEND_OK;
+}
+
+static int buffer_alloc(sy_backend_buffer **out, sy_backend_handle *handle, uint64_t bytes,
+                        char *why)
+{
+    (void)handle;
+    *out = malloc(sizeof(**out) + bytes);
+    if (*out == NULL) return refuse(why, SY_BACKEND_ENOMEM, "no memory");
+    (*out)->bytes = bytes;
+    return SY_BACKEND_OK;
+}
+
+static void buffer_free(sy_backend_buffer *buffer)
+{
+    free(buffer);
+}
+
+static int is_inside(const sy_backend_buffer *buffer, uint64_t offset, uint64_t n)
+{
+    return offset <= buffer->bytes && n <= buffer->bytes - offset;
+}
+
+static int copy_in(sy_backend_buffer *buffer, uint64_t offset, const void *host, uint64_t n,
+                   char *why)
+{
+    if (!is_inside(buffer, offset, n)) return refuse(why, SY_BACKEND_EINVAL, "out of range");
+    memcpy(buffer->data + offset, host, n);
+    return SY_BACKEND_OK;
+}
+
+static int copy_out(void *host, sy_backend_buffer *buffer, uint64_t offset, uint64_t n, char *why)
+{
+    if (!is_inside(buffer, offset, n)) return refuse(why, SY_BACKEND_EINVAL, "out of range");
+    memcpy(host, buffer->data + offset, n);
+    return SY_BACKEND_OK;
+}
+
+static int measure_copies(sy_backend_bandwidth *out, sy_backend_handle *handle, uint64_t bytes,
+                          char *why)
+{
+    (void)handle;
+    (void)bytes;
+    (void)why;
+    *out = (sy_backend_bandwidth){.to_device = 55e9, .from_device = 54e9, .on_device = 4.1e12};
+    return SY_BACKEND_OK;
+}
+
+static const sy_backend table = {
+    .abi = FAKE_TABLE_ABI,
+    .size = FAKE_SIZE,
+    .name = FAKE_NAME,
+    .probe = probe,
+    .blas_version = blas_version,
+    .open = open_device,
+    .close = close_device,
+    .memory = memory,
+    .buffer_alloc = buffer_alloc,
+    .buffer_free = buffer_free,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .measure_copies = FAKE_HOLE ? NULL : measure_copies,
+};
+
+#ifdef FAKE_NO_ENTRY
+#define sy_backend_get not_a_backend
+#endif
+const sy_backend *sy_backend_get(uint32_t abi);
+
+const sy_backend *sy_backend_get(uint32_t abi)
+{
+    return FAKE_TABLE_ABI != FAKE_ABI || abi == FAKE_ABI ? &table : NULL;
+}
