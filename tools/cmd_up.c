@@ -87,7 +87,7 @@ static sy_status parse(up_options *o, int argc, char **argv, sy_error *err)
                       .aggregators = 1,
                       .timeout_s = 120};
     const sy_arg args[] = {
-        {"model", "DIR", "checkpoint directory in Hugging Face's layout (required)", SY_ARG_STRING,
+        {"model", "DIR", "checkpoint: a directory in Hugging Face's layout, or a .gguf file (required)", SY_ARG_STRING,
          &o->model, 0, 0},
         {"dir", "RUNDIR", "folder of sockets, logs and pid files (required); made if absent",
          SY_ARG_STRING, &o->dir, 0, 0},

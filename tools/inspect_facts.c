@@ -212,7 +212,8 @@ out:
 
 /* ---- tokenizer ---- */
 
-/* The types that tokenizer.json names: of the model, then of the pre-tokenizer. */
+/* The types that tokenizer.json names: of the model, then of the pre-tokenizer. NULL: the
+ * vocabulary is in a file that names none. */
 static void read_kind(inspect_facts *f, const json_t *root)
 {
     const json_t *model = json_object_get(json_object_get(root, "model"), "type");
@@ -231,8 +232,12 @@ static sy_status add_tokenizer(inspect_facts *f, const char *dir, sy_error *err)
     sy_status st;
 
     SY_TRY(load_json(&root, dir, "tokenizer.json", err));
-    if (root == NULL) return SY_OK;
-    SY_TRY(sy_tokenizer_open(&tokenizer, dir, f->desc->vocab, err));
+    st = sy_tokenizer_open(&tokenizer, dir, f->desc->vocab, err);
+    if (st == SY_ENOTFOUND && root == NULL) {
+        sy_error_clear(err);
+        return SY_OK;
+    }
+    if (st != SY_OK) goto out;
     read_kind(f, root);
     f->has_tokenizer = 1;
     f->tokenizer_vocab = sy_tokenizer_vocab(tokenizer);

@@ -129,6 +129,7 @@ static sy_status render(chat_run *run, sy_strbuf *out, const json_t *input)
         sy_strbuf_append(out, text.data, text.len);
         if (out->failed) run->status = sy_error_set(run->err, SY_ENOMEM, "no memory for a prompt");
     }
+    run->out = NULL;
     sy_strbuf_free(&text);
     return run->status;
 }

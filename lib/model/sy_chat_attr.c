@@ -35,8 +35,9 @@ static chat_value method(chat_run *run, chat_value object, chat_str *name)
         return sy_chat_undefined(name, CHAT_METHOD); /* __class__ and its like */
     }
     if (is_mutating(object, name)) return sy_chat_undefined(name, CHAT_METHOD);
-    if (object.kind == CHAT_LIST && object.list->seq > CHAT_SEQ_RANGE) {
-        return (chat_value){.kind = CHAT_MISSING};
+    if (object.kind == CHAT_LIST && object.list->seq != CHAT_SEQ_LIST &&
+        (object.list->seq > CHAT_SEQ_RANGE || sy_chat_str_is(name, "copy"))) {
+        return (chat_value){.kind = CHAT_MISSING}; /* tuples and ranges lack this one */
     }
     id = sy_chat_method_find((chat_kind)object.kind, name);
     if (id == CHAT_NOT_BUILTIN) return (chat_value){.kind = CHAT_MISSING};
@@ -96,7 +97,7 @@ static int is_indexable(chat_value v)
 
 chat_value sy_chat_item(chat_run *run, chat_value object, chat_value key)
 {
-    chat_value found = {.kind = CHAT_MISSING};
+    chat_value found;
 
     if (run->status != SY_OK) return sy_chat_none();
     if (object.kind == CHAT_UNDEFINED) {

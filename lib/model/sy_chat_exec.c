@@ -269,7 +269,8 @@ static void bind_rest(chat_run *run, const chat_macro *macro, chat_scope *inner,
         sy_chat_bind(run, inner, CHAT_NAME_KWARGS, sy_chat_from_dict(kwargs));
     } else if (args->n_named > 0) {
         sy_chat_fail(run, SY_EINVAL, "the macro takes no argument of the name '%.*s'",
-                     (int)SY_MIN(args->named[0].name->n, (size_t)100), args->named[0].name->data);
+                     sy_chat_clip(args->named[0].name->data, args->named[0].name->n),
+                     args->named[0].name->data);
     }
     if (sig->uses_varargs) {
         chat_list *rest = sy_chat_list_new(run, CHAT_SEQ_TUPLE, 0);

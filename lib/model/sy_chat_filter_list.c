@@ -312,7 +312,7 @@ static uint16_t find_named(chat_run *run, chat_table table, chat_value name)
     if (id == CHAT_NOT_BUILTIN) {
         sy_chat_fail(run, SY_EINVAL, "the %s \"%.*s\" is not supported",
                      table == CHAT_FILTERS ? "filter" : "test",
-                     (int)SY_MIN(text.str->n, (size_t)100), text.str->data);
+                     sy_chat_clip(text.str->data, text.str->n), text.str->data);
     }
     return id;
 }

@@ -253,8 +253,7 @@ static chat_value field(chat_run *run, const char *name, size_t n, const chat_ar
 
         if (given->n == n && memcmp(given->data, name, n) == 0) return args->named[i].value;
     }
-    sy_chat_fail(run, SY_EINVAL, "format() lacks the value of {%.*s}", (int)SY_MIN(n, (size_t)100),
-                 name);
+    sy_chat_fail(run, SY_EINVAL, "format() lacks the value of {%.*s}", sy_chat_clip(name, n), name);
     return sy_chat_none();
 }
 

@@ -99,8 +99,7 @@ static chat_value raise_exception(chat_run *run, chat_value self, const chat_val
 
     (void)self;
     if (run->status != SY_OK) return text;
-    sy_chat_fail(run, SY_EINVAL, "%.*s", (int)SY_MIN(text.str->n, (size_t)SY_MESSAGE_BYTES),
-                 text.str->data);
+    sy_chat_fail(run, SY_EINVAL, "%.*s", sy_chat_clip(text.str->data, text.str->n), text.str->data);
     sy_error_where(run->err, "CHAT_TEMPLATE_REFUSED", -1, -1, NULL);
     return text;
 }

@@ -170,8 +170,10 @@ sy_status sy_chat_open(sy_chat **out, const char *dir, const char *name, sy_erro
     *out = NULL;
     if (name == NULL) name = "default";
     if (!is_template_name(name)) {
-        return sy_error_set(err, SY_ENOTFOUND, "no chat template can have the name \"%.64s\"",
-                            name);
+        return sy_error_set(err, SY_ENOTFOUND,
+                            "no chat template can have that name: letters, digits, '_', '-' and "
+                            "'.', at most %d",
+                            NAME_MAX_CHARS);
     }
     SY_TRY(load_optional(&config, config_path, dir, "tokenizer_config.json", err));
     SY_TRY(load_optional(&map, map_path, dir, "special_tokens_map.json", err));

@@ -568,7 +568,7 @@ static chat_value dict_values(chat_run *run, chat_value self, const chat_value *
     return sy_chat_dict_view(run, self.dict, CHAT_SEQ_VALUES);
 }
 
-/* Nothing changes a mapping, so that its copy is the thing itself. */
+/* Nothing changes a mapping or a list, so that a copy is the thing itself. */
 static chat_value copy(chat_run *run, chat_value self, const chat_value *arg)
 {
     (void)run;
@@ -633,6 +633,7 @@ const chat_builtin *sy_chat_container_methods(size_t *n)
         {"copy", "", copy, NULL, CHAT_DICT},
         {"index", "value", list_index, NULL, CHAT_LIST},
         {"count", "value", list_count, NULL, CHAT_LIST},
+        {"copy", "", copy, NULL, CHAT_LIST},
         {"cycle", NULL, NULL, loop_cycle, CHAT_LOOP},
         {"changed", NULL, NULL, loop_changed, CHAT_LOOP},
     };

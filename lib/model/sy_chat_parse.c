@@ -58,7 +58,7 @@ void sy_chat_fail_token(chat_parser *p, const char *expected)
 
     if (p->token->kind == CHAT_T_NAME || p->token->kind == CHAT_T_OPERATOR) {
         sy_chat_fail(p->run, SY_EINVAL, "expected %s, found '%.*s'", expected,
-                     (int)SY_MIN(p->token->n, (size_t)100), p->token->text);
+                     sy_chat_clip(p->token->text, p->token->n), p->token->text);
     } else {
         sy_chat_fail(p->run, SY_EINVAL, "expected %s, found %s", expected, kinds[p->token->kind]);
     }
@@ -536,10 +536,10 @@ static chat_node *parse_statement(chat_parser *p)
     }
     if (p->token->n > 3 && memcmp(p->token->text, "end", 3) == 0) {
         sy_chat_fail(p->run, SY_EINVAL, "{%% %.*s %%} ends nothing that is open here",
-                     (int)SY_MIN(p->token->n, (size_t)100), p->token->text);
+                     sy_chat_clip(p->token->text, p->token->n), p->token->text);
     } else {
         sy_chat_fail(p->run, SY_EINVAL, "the tag {%% %.*s %%} is not supported",
-                     (int)SY_MIN(p->token->n, (size_t)100), p->token->text);
+                     sy_chat_clip(p->token->text, p->token->n), p->token->text);
     }
     return &p->spare;
 }

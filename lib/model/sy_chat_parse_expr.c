@@ -207,7 +207,7 @@ static void add_keyword(chat_parser *p, chat_call *call, chat_str *name, chat_no
     for (size_t i = 0; i < call->n_keywords; i++) {
         if (sy_chat_str_equal(call->keyword[i].name, name)) {
             sy_chat_fail(p->run, SY_EINVAL, "the argument %.*s is given twice",
-                         (int)SY_MIN(name->n, (size_t)100), name->data);
+                         sy_chat_clip(name->data, name->n), name->data);
         }
     }
     if (p->run->status != SY_OK) return;
@@ -305,7 +305,7 @@ static void parse_builtin(chat_parser *p, chat_node *node, chat_table table)
     if (node->id == CHAT_NOT_BUILTIN) {
         sy_chat_fail(p->run, SY_EINVAL, "the %s \"%.*s\" is not supported",
                      table == CHAT_FILTERS ? "filter" : "test",
-                     (int)SY_MIN(node->name->n, (size_t)100), node->name->data);
+                     sy_chat_clip(node->name->data, node->name->n), node->name->data);
     }
     sy_chat_advance(p);
 }

@@ -40,7 +40,7 @@ size_t sy_chat_format_double(char out[40], double f)
         if (*c >= '0' && *c <= '9') digits[n_digits++] = *c;
     }
     digits[n_digits] = '\0';
-    exponent = atoi(strchr(scientific, 'e') + 1);
+    exponent = (int)strtol(strchr(scientific, 'e') + 1, NULL, 10);
     if (exponent >= -4 && exponent < 16) {
         return (size_t)snprintf(out, 40, "%.*f", SY_MAX(n_digits - 1 - exponent, 1), f);
     }

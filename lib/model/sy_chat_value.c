@@ -8,6 +8,7 @@
 
 #include "sy_unicode.h"
 
+#define CLIP_BYTES    400
 #define WORK_PER_STEP 16 /* bytes copied, items walked: so many cost one step */
 
 void sy_chat_fail(chat_run *run, sy_status status, const char *fmt, ...)
@@ -19,7 +20,13 @@ void sy_chat_fail(chat_run *run, sy_status status, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
+    text[sy_utf8_check(text, strlen(text))] = '\0'; /* may have been cut inside a character */
     run->status = sy_error_set(run->err, status, "chat template, line %u: %s", run->line, text);
+}
+
+int sy_chat_clip(const char *text, size_t n)
+{
+    return (int)(n <= CLIP_BYTES ? n : sy_utf8_check(text, CLIP_BYTES));
 }
 
 static void fail_memory(chat_run *run, size_t n, size_t size)
@@ -103,7 +110,7 @@ chat_value sy_chat_undefined(chat_str *name, chat_kind owner)
 
 void sy_chat_fail_undefined(chat_run *run, chat_value v)
 {
-    const int n = v.str == NULL ? 0 : (int)SY_MIN(v.str->n, (size_t)200);
+    const int n = v.str == NULL ? 0 : sy_chat_clip(v.str->data, v.str->n);
     const char *name = v.str == NULL ? "" : v.str->data;
 
     if (v.str == NULL) {
@@ -297,6 +304,7 @@ static chat_list *characters(chat_run *run, chat_value v)
 {
     chat_list *list = sy_chat_list_new(run, CHAT_SEQ_LIST, v.str->n_chars);
 
+    v.is_safe = 0; /* Python's Markup hands out plain characters */
     for (size_t at = 0; list != NULL && at < v.str->n && run->status == SY_OK;) {
         const size_t end = at + sy_utf8_length((uint8_t)v.str->data[at]);
 

@@ -106,6 +106,8 @@ typedef struct chat_run {
 
 /* Keeps the first failure, with the line in front. */
 void sy_chat_fail(chat_run *run, sy_status status, const char *fmt, ...) SY_PRINTF(3, 4);
+/* How many bytes of text: [n] a message quotes: whole characters, and not too many. For "%.*s". */
+int sy_chat_clip(const char *text, size_t n);
 void sy_chat_charge(chat_run *run, size_t work); /* counts steps; fails the run past the limit */
 int sy_chat_enter(chat_run *run);                /* one level down; 0: too deep, the run failed */
 void sy_chat_leave(chat_run *run);               /* after every sy_chat_enter, failed or not */

@@ -32,14 +32,20 @@ static void sample(const sampler *s, const sy_tensor *tensor, place where)
     sy_tensor_release(tensor);
 }
 
+static void sample_all_places(const sampler *s, const sy_tensor *tensor)
+{
+    sample(s, tensor, PLACE_BEGIN);
+    sample(s, tensor, PLACE_MIDDLE);
+    sample(s, tensor, PLACE_END);
+}
+
 static void sample_whole(const sampler *s, sy_role role, uint32_t layer)
 {
     const sy_tensor *tensor = sy_model_tensor(s->model, role, layer, 0);
 
     if (tensor == NULL) return;
-    sample(s, tensor, PLACE_BEGIN);
-    sample(s, tensor, PLACE_MIDDLE);
-    sample(s, tensor, PLACE_END);
+    sample_all_places(s, tensor);
+    if (tensor->encoding == SY_ENCODING_GGUF_KV_B) sample_all_places(s, tensor->part[0]);
 }
 
 /* One place of each of an expert's matrices. */

@@ -14,6 +14,7 @@ static const sy_gguf_block blocks[] = {
     {SY_GGUF_Q4_0, "Q4_0", SMALL, 18, SY_Q4},
     {SY_GGUF_Q5_0, "Q5_0", SMALL, 22, SY_DTYPE_NONE},
     {SY_GGUF_Q4_K, "Q4_K", LARGE, 144, SY_DTYPE_NONE},
+    {SY_GGUF_Q5_K, "Q5_K", LARGE, 176, SY_DTYPE_NONE},
     {SY_GGUF_Q6_K, "Q6_K", LARGE, 210, SY_DTYPE_NONE},
     {SY_GGUF_MXFP4, "MXFP4", SMALL, 17, SY_DTYPE_NONE},
     /* Known by size alone from here on. */
@@ -22,7 +23,6 @@ static const sy_gguf_block blocks[] = {
     {9, "Q8_1", SMALL, 36, SY_DTYPE_NONE},
     {10, "Q2_K", LARGE, 84, SY_DTYPE_NONE},
     {11, "Q3_K", LARGE, 110, SY_DTYPE_NONE},
-    {13, "Q5_K", LARGE, 176, SY_DTYPE_NONE},
     {15, "Q8_K", LARGE, 292, SY_DTYPE_NONE},
     {16, "IQ2_XXS", LARGE, 66, SY_DTYPE_NONE},
     {17, "IQ2_XS", LARGE, 74, SY_DTYPE_NONE},
@@ -85,9 +85,9 @@ static void decode_q5_0(float *out, const uint8_t *in)
     }
 }
 
-/* A Q4_K block's eight scales and eight minimums, of 6 bits each, in 12 bytes: the low bytes of the
- * first four pairs, whose upper two bits belong to the last four; those have their low nibbles in
- * the last four bytes. */
+/* The eight scales and eight minimums of Q4_K and Q5_K, of 6 bits each, in 12 bytes: the low bytes
+ * of the first four pairs, whose upper two bits belong to the last four; those have their low
+ * nibbles in the last four bytes. */
 static void unpack_scales(uint8_t scale[8], uint8_t min[8], const uint8_t packed[12])
 {
     for (int i = 0; i < 4; i++) {
@@ -115,6 +115,31 @@ static void decode_q4_k(float *out, const uint8_t *in)
 
         for (int i = 0; i < 32; i++) {
             const int q = group % 2 == 0 ? pair[i] & 15 : pair[i] >> 4;
+
+            out[32 * group + i] = step * (float)q - base;
+        }
+    }
+}
+
+/* As Q4_K, with 32 bytes between scales and nibbles: byte i has the fifth bits of element i of each
+ * group, the first group's lowest. */
+static void decode_q5_k(float *out, const uint8_t *in)
+{
+    const float d = load_f16(in);
+    const float d_min = load_f16(in + 2);
+    const uint8_t *high = in + 16;
+    const uint8_t *nibbles = in + 48;
+    uint8_t scale[8], min[8];
+
+    unpack_scales(scale, min, in + 4);
+    for (int group = 0; group < 8; group++) {
+        const float step = d * (float)scale[group];
+        const float base = d_min * (float)min[group];
+        const uint8_t *pair = nibbles + group / 2 * 32;
+
+        for (int i = 0; i < 32; i++) {
+            const int nibble = group % 2 == 0 ? pair[i] & 15 : pair[i] >> 4;
+            const int q = nibble | (high[i] >> group & 1) << 4;
 
             out[32 * group + i] = step * (float)q - base;
         }
@@ -169,6 +194,7 @@ static block_decoder decoder_of(uint32_t type)
     switch (type) {
     case SY_GGUF_Q5_0: return decode_q5_0;
     case SY_GGUF_Q4_K: return decode_q4_k;
+    case SY_GGUF_Q5_K: return decode_q5_k;
     case SY_GGUF_Q6_K: return decode_q6_k;
     case SY_GGUF_MXFP4: return decode_mxfp4;
     default: return NULL;
@@ -182,7 +208,7 @@ sy_status sy_gguf_decodable(uint32_t type, sy_error *err)
     if (block != NULL && (block->dtype != SY_DTYPE_NONE || decoder_of(type) != NULL)) return SY_OK;
     return sy_error_set(err, SY_EUNIMPLEMENTED,
                         "the type %s is not supported; F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, "
-                        "Q6_K and MXFP4 are: quantise the model to one of them",
+                        "Q5_K, Q6_K and MXFP4 are: quantise the model to one of them",
                         block != NULL ? block->name : "of an unknown number");
 }
 

@@ -15,6 +15,7 @@ typedef enum sy_gguf_type {
     SY_GGUF_Q5_0 = 6, /* what quantisers take for Q4_K where a row is no multiple of 256 */
     SY_GGUF_Q8_0 = 8,
     SY_GGUF_Q4_K = 12,
+    SY_GGUF_Q5_K = 13,
     SY_GGUF_Q6_K = 14,
     SY_GGUF_BF16 = 30,
     SY_GGUF_MXFP4 = 39
@@ -39,8 +40,8 @@ uint64_t sy_gguf_row_bytes(uint32_t type, uint64_t n);
 SY_MUST_USE sy_status sy_gguf_decodable(uint32_t type, sy_error *err);
 /* out: [n]; in: sy_gguf_row_bytes(type, n) bytes of whole blocks, any alignment. No overlap. The
  * type is decodable and n a multiple of its block. Gives the floats of ggml's reference, bit for
- * bit: every product of a scale and an integer here is exact, so that the one rounding, Q4_K's
- * subtraction of a minimum, does not depend on how a compiler contracts. */
+ * bit: every product of a scale and an integer here is exact, so that the one rounding, the
+ * subtraction of a minimum in Q4_K and Q5_K, does not depend on how a compiler contracts. */
 void sy_gguf_decode(float *out, const void *in, uint32_t type, size_t n);
 
 #endif

@@ -89,7 +89,9 @@ sy_status sy_gguf_locate(char out[PATH_MAX], const char *dir, sy_error *err)
 
 sy_status sy_gguf_locate_file(char out[PATH_MAX], const char *path, sy_error *err)
 {
-    if (!ends_with(path, EXTENSION) || !sy_file_exists(path)) return sy_gguf_locate(out, path, err);
+    if (!ends_with(path, EXTENSION)) return sy_gguf_locate(out, path, err);
+    if (!sy_file_exists(path))
+        return sy_error_set(err, SY_EINVAL, "%s: there is no such file", path);
     if (snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX)
         return sy_error_set(err, SY_EINVAL, "%s: the path is too long", path);
     return SY_OK;

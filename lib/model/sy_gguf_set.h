@@ -16,7 +16,7 @@ typedef struct sy_gguf_set sy_gguf_set;
  * there is none. SY_EINVAL: several. */
 SY_MUST_USE sy_status sy_gguf_locate(char out[PATH_MAX], const char *dir, sy_error *err);
 
-/* The same, or path itself where it is a .gguf file. */
+/* The same, or path itself where it ends in .gguf. SY_EINVAL: there is no such file. */
 SY_MUST_USE sy_status sy_gguf_locate_file(char out[PATH_MAX], const char *path, sy_error *err);
 
 /* path: the file, or the first part, whose neighbours are opened too. Errors name the file.

@@ -387,10 +387,9 @@ static sy_status keep_used(binder *b)
 
 sy_status model_refuse_extra(const sy_model *model, size_t n, const char *names, sy_error *err)
 {
-    sy_error_set(err, SY_EINVAL,
-                 "%zu tensors have no place in a %s model as config.json describes it%s: %s", n,
-                 model->desc.family, model->desc.tied_head ? " (tie_word_embeddings is true)" : "",
-                 names);
+    sy_error_set(err, SY_EINVAL, "%zu tensors have no place in a %s model as %s describes it%s: %s",
+                 n, model->desc.family, model->gguf != NULL ? "the metadata" : "config.json",
+                 model->desc.tied_head ? " (tie_word_embeddings is true)" : "", names);
     sy_error_where(err, "UNKNOWN_TENSOR", -1, -1, NULL);
     return SY_EINVAL;
 }

@@ -78,6 +78,11 @@ static sy_dtype dtype_of(const sy_gguf_tensor *tensor)
     return block->dtype != SY_DTYPE_NONE ? block->dtype : SY_BF16;
 }
 
+static int is_of_elements(const sy_gguf_tensor *tensor)
+{
+    return sy_dtype_bytes(sy_gguf_block_find(tensor->type)->dtype) != 0;
+}
+
 static sy_status check(const binder *b, const found *f, const sy_tensor_spec *spec,
                        const uint64_t shape[2], uint32_t rank, uint64_t n_matrices)
 {
@@ -89,8 +94,14 @@ static sy_status check(const binder *b, const found *f, const sy_tensor_spec *sp
         sy_error_prefix(b->err, "tensor \"%s\"", name);
         return refuse(b, spec);
     }
+    if (rank == 1 && !is_of_elements(f->tensor)) {
+        sy_error_set(b->err, SY_EINVAL,
+                     "tensor \"%s\" is of type %s, but a vector must be F32, F16 or BF16", name,
+                     f->tensor->tensor.dtype_name);
+        return refuse(b, spec);
+    }
     if (f->place.n_matrices == n_matrices && f->place.n_rows == rows &&
-        f->place.n_columns == columns && (rank == 2 || sy_dtype_bytes(dtype_of(f->tensor)) != 0))
+        f->place.n_columns == columns)
         return SY_OK;
     sy_error_set(b->err, SY_EINVAL,
                  "tensor \"%s\" of type %s is %" PRIu64 " x [%" PRIu64 ", %" PRIu64
@@ -123,6 +134,13 @@ static sy_tensor view_of(const found *f, const uint64_t shape[2], uint32_t rank,
     return view;
 }
 
+/* kv_b_proj is turned, element by element: blocks will not do. */
+static void read_as_elements(sy_tensor *view)
+{
+    view->encoding = SY_ENCODING_GGUF;
+    if (sy_dtype_bytes(view->dtype) == 0) view->dtype = SY_BF16;
+}
+
 static sy_status miss(binder *b, const char *name)
 {
     model_list_name(b->missing, name);
@@ -143,6 +161,7 @@ static sy_status bind_one(binder *b, const sy_tensor_spec *spec, const found *f)
     view = model_make_views(b->model, 1);
     if (view == NULL) return no_memory(b);
     *view = view_of(f, spec->shape, spec->rank, 0);
+    if (spec->role == SY_ROLE_KV_B) read_as_elements(view);
     model_place(b->model, view, spec->role, spec->layer, 0);
 out:
     return st;
@@ -189,11 +208,8 @@ static sy_status bind_kv_b(binder *b, const sy_tensor_spec *spec, const found *k
     if (views == NULL) return no_memory(b);
     views[1] = view_of(k, stored, 2, 0);
     views[2] = view_of(v, all_values, 2, 0);
-    for (unsigned i = 1; i < 3; i++) {
-        views[i].encoding = SY_ENCODING_GGUF;
-        /* Both as one type that single elements have. */
-        if (sy_dtype_bytes(views[i].dtype) == 0) views[i].dtype = SY_BF16;
-    }
+    read_as_elements(&views[1]);
+    read_as_elements(&views[2]);
     if (views[1].dtype != views[2].dtype) views[1].dtype = views[2].dtype = SY_BF16;
     views[0] = view_of(v, spec->shape, 2, 0);
     views[0].encoding = SY_ENCODING_GGUF_KV_B;
@@ -227,6 +243,7 @@ static void name_of_all(char out[SY_TENSOR_NAME_MAX + 1], const char *name)
     static const char first[] = ".experts.0.";
     const char *at = strstr(name, first);
 
+    SY_ASSERT(at != NULL);
     snprintf(out, SY_TENSOR_NAME_MAX + 1, "%.*s.experts.{e}.%s", (int)(at - name), name,
              at + sizeof(first) - 1);
 }

@@ -208,8 +208,10 @@ uint64_t sy_tensor_span(const sy_tensor *t)
     case SY_ENCODING_F8_BLOCK: return rows * columns;
     case SY_ENCODING_MXFP4: return (rows - 1) * t->row_step + columns / FP4_BLOCK * FP4_BLOCK_BYTES;
     case SY_ENCODING_PLAIN:
+        if (element == 0) return (rows - 1) * row_step_of(t) + sy_tensor_row_bytes(t);
         return (rows - 1) * row_step_of(t) + element +
                (columns - 1) * (t->column_step == 0 ? element : t->column_step);
+    case SY_ENCODING_GGUF_KV_B: return t->part[1]->bytes; /* where `data` lies */
     default: return t->bytes;
     }
 }
@@ -226,6 +228,7 @@ static void release(const uint8_t *begin, const uint8_t *end)
 
 void sy_tensor_release(const sy_tensor *tensor)
 {
+    if (tensor->encoding == SY_ENCODING_GGUF_KV_B) sy_tensor_release(tensor->part[0]);
     release(tensor->data, tensor->data + sy_tensor_span(tensor));
 }
 

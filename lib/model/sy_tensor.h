@@ -44,7 +44,8 @@ typedef struct sy_tensor {
     uint32_t head_rows;   /* GGUF: > 0: rows i and i + half of a head, so many in all, lie side by
                              side */
     /* GGUF_KV_B: [heads * columns, nope], each head's keys transposed, and [heads * values,
-     * columns]; a head's rows here are nope of the first, then its values. */
+     * columns]; a head's rows here are nope of the first, then its values. `data` is the second's.
+     */
     const struct sy_tensor *part[2];
 } sy_tensor;
 

@@ -20,8 +20,9 @@ from gguf.constants import GGML_QUANT_SIZES
 
 SCALES = {  # bytes from the block's start at which an f16 scale lies
     T.Q8_0: [0], T.Q4_0: [0], T.Q5_0: [0], T.Q4_K: [0, 2], T.Q6_K: [208],
+    T.Q5_K: [0, 2],
 }
-BLOCKS = {T.Q8_0: 12, T.Q4_0: 12, T.Q5_0: 12, T.Q4_K: 6, T.Q6_K: 6, T.MXFP4: 12}
+BLOCKS = {T.Q8_0: 12, T.Q4_0: 12, T.Q5_0: 12, T.Q4_K: 6, T.Q6_K: 6, T.MXFP4: 12, T.Q5_K: 6}
 
 
 def finite_f16(rng, n):

@@ -5,6 +5,7 @@
 
 #include "checkpoint_files.h"
 #include "sy_chat.h"
+#include "sy_unicode.h"
 
 #define NOW    1735787045 /* as in make.py */
 #define GOLDEN SY_SOURCE_DIR "/tests/golden/chat/"
@@ -264,6 +265,31 @@ static void errors_name_the_line_where_they_happen(void **state)
     sy_chat_close(chat);
 }
 
+static void long_messages_are_cut_between_characters(void **state)
+{
+    sy_chat *chat = parse("{{ raise_exception(x * 300) }}");
+    sy_chat *attribute = parse("{{ {}[x * 300].y }}");
+    sy_strbuf out;
+    sy_error err;
+
+    (void)state;
+    sy_strbuf_init(&out);
+    for (int ascii = 0; ascii < 4; ascii++) {
+        char json[32];
+
+        (void)snprintf(json, sizeof(json), "{\"x\":\"%.*s\xE2\x82\xAC\"}", ascii, "abc");
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(
+                sy_chat_render(i == 0 ? chat : attribute, &out, json, strlen(json), NOW, &err),
+                SY_EINVAL);
+            assert_true(strlen(err.message) > 300);
+            assert_int_equal(sy_utf8_check(err.message, strlen(err.message)), strlen(err.message));
+        }
+    }
+    sy_chat_close(attribute);
+    sy_chat_close(chat);
+}
+
 static void integers_beyond_64_bits_fail_instead_of_wrapping(void **state)
 {
     static const char *const templates[] = {
@@ -384,8 +410,8 @@ static void a_list_of_templates_is_chosen_from_by_name(void **state)
     expect_open(dir, "rag", "second 1");
     expect_no_open(dir, "bad", SY_EINVAL, "tokenizer_config.json: chat template, line 1: a tag");
     expect_no_open(dir, "other", SY_ENOTFOUND, "other");
-    expect_no_open(dir, "../default", SY_ENOTFOUND, "can have the name");
-    expect_no_open(dir, "", SY_ENOTFOUND, "can have the name");
+    expect_no_open(dir, "../default", SY_ENOTFOUND, "can have that name");
+    expect_no_open(dir, "", SY_ENOTFOUND, "can have that name");
     temp_dir_remove(dir);
 }
 
@@ -457,6 +483,7 @@ int main(void)
         cmocka_unit_test(what_the_subset_lacks_is_refused_by_name_and_line),
         cmocka_unit_test(malformed_templates_are_refused_with_a_reason),
         cmocka_unit_test(errors_name_the_line_where_they_happen),
+        cmocka_unit_test(long_messages_are_cut_between_characters),
         cmocka_unit_test(integers_beyond_64_bits_fail_instead_of_wrapping),
         cmocka_unit_test(output_is_appended_and_stays_as_it_was_on_failure),
         cmocka_unit_test(input_that_is_no_object_is_refused),

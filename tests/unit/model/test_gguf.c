@@ -1,6 +1,6 @@
 /* test_gguf.c - what the reader takes and what it refuses: hostile headers, made here, and files of
  * the reference writer (tests/golden/gguf/make_files.py). */
-#include "test_gguf_files.h"
+#include "gguf_files.h"
 
 #include "sy_tensor.h"
 

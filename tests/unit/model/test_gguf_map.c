@@ -1,6 +1,6 @@
 /* test_gguf_map.c - GGUF models in Hugging Face's terms: configurations that the reader of
  * config.json takes, names and places of tensors, and rows in their order. */
-#include "test_gguf_files.h"
+#include "gguf_files.h"
 
 #include "sy_model.h"
 
@@ -559,7 +559,7 @@ static void shapes_that_cannot_be_are_refused(void **state)
     add_matrix(&m, "blk.0.attn_q.weight", SY_GGUF_F32, 7, HIDDEN, NULL);
     add_tensor(&m, "blk.0.attn_v.weight", SY_GGUF_F32, 3, (uint64_t[]){2, 2, 2}, NULL);
     add_vector(&m, "blk.0.ffn_up_exps.weight", 4, NULL);
-    add_matrix(&m, "blk.0.attn_k.weight", 13, 2, 256, NULL); /* Q5_K */
+    add_matrix(&m, "blk.0.attn_k.weight", 11, 2, 256, NULL); /* Q3_K */
     set = open_made(&m, file_path());
     made_free(&m);
     assert_int_equal(
@@ -578,7 +578,7 @@ static void shapes_that_cannot_be_are_refused(void **state)
     assert_int_equal(sy_gguf_read_rows(rows, sy_gguf_set_find(set, "blk.0.attn_k.weight"), &place,
                                        0, 0, 2, &err),
                      SY_EUNIMPLEMENTED);
-    expect_text(err.message, "tensor \"blk.0.attn_k.weight\": the type Q5_K is not supported");
+    expect_text(err.message, "tensor \"blk.0.attn_k.weight\": the type Q3_K is not supported");
     sy_gguf_set_close(set);
 }
 

@@ -1,5 +1,5 @@
 /* test_gguf_tokenizer.c - vocabularies of GGUF files as tokenizers that encode. */
-#include "test_gguf_files.h"
+#include "gguf_files.h"
 
 #include "sy_gguf_tokenizer.h"
 #include "sy_tokenizer.h"

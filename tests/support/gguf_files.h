@@ -1,7 +1,7 @@
-/* test_gguf_files.h - GGUF files made in memory for the tests: metadata and tensors are appended,
+/* gguf_files.h - GGUF files made in memory for the tests: metadata and tensors are appended,
  * and what is wrong with a file is put there by whoever wants it wrong. */
-#ifndef TEST_GGUF_FILES_H
-#define TEST_GGUF_FILES_H
+#ifndef GGUF_FILES_H
+#define GGUF_FILES_H
 
 #include "checkpoint_files.h"
 #include "sy_gguf_map.h"
