@@ -306,11 +306,11 @@ static json_t *place_json(const inspect_place *p)
     for (size_t d = 0; d < p->n_devices; d++) {
         const inspect_device *device = &p->device[d];
 
-        json_array_append_new(devices,
-                              json_pack("{s:s,s:I,s:I,s:I}", "device", device->name, "memory_bytes",
-                                        (json_int_t)device->memory_bytes, "experts",
-                                        (json_int_t)device->n_experts, "bytes",
-                                        (json_int_t)(device->n_experts * p->format->expert_bytes)));
+        json_array_append_new(devices, json_pack("{s:s,s:I,s:I,s:I}", "device", device->name,
+                                                 "memory_bytes", (json_int_t)device->memory_bytes,
+                                                 "experts", (json_int_t)device->n_experts, "bytes",
+                                                 (json_int_t)device->n_experts *
+                                                     (json_int_t)p->format->expert_bytes));
     }
     for (size_t at = 0; at < (size_t)p->grid.layers * p->grid.experts; at++) {
         if (p->to[at] == INSPECT_NOWHERE) continue;

@@ -141,6 +141,7 @@ sy_status sy_model_desc_parse(sy_model_desc *out, const char *config, size_t n, 
     SY_TRY(sy_json_load(&root, config, n, CONFIG_VALUES_MAX, err));
     in.file = in.root = root;
     SY_TRY(read_family(&in, &desc));
+    SY_ASSERT(in.family != NULL);
     SY_TRY(config_check_options(&in, &desc));
     SY_TRY(read_dims(&in, &desc));
     SY_TRY(config_read_heads(&in, &desc));

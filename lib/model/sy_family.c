@@ -105,6 +105,7 @@
                 [SY_ROLE_EXPERT_UP] = L "feed_forward.experts.gate_up_proj",                \
                 [SY_ROLE_EXPERT_DOWN] = L "feed_forward.experts.down_proj"}
 
+/* NOLINTBEGIN(bugprone-suspicious-missing-comma): names are put together on purpose. */
 static const sy_family families[] = {
     {
         .name = "mixtral",
@@ -315,6 +316,7 @@ static const sy_family families[] = {
              MIXTRAL_TENSORS, [SY_ROLE_GATE_BIAS] = L "block_sparse_moe.e_score_correction_bias"},
     },
 };
+/* NOLINTEND(bugprone-suspicious-missing-comma) */
 
 size_t sy_model_family_count(void)
 {

@@ -443,6 +443,7 @@ sy_status sy_synth_write(const char *dir, const sy_synth_config *config, sy_erro
 
     sy_strbuf_init(&text);
     SY_TRY(check_numbers(config, family, err));
+    SY_ASSERT(family != NULL);
     render_config(&text, config, family);
     st = text.failed ? sy_error_set(err, SY_ENOMEM, "no memory for the configuration")
                      : sy_synth_write_config(dir, text.data, text.len, &config->options, err);

@@ -91,9 +91,9 @@ static sy_status emit_codes(const synth_fill *fill, uint64_t n, const float *val
 static sy_status emit_f8(const synth_fill *fill, sy_st_emit emit, void *sink)
 {
     const uint64_t blocks = (fill->columns + F8_BLOCK - 1) / F8_BLOCK;
-    float *values = malloc(F8_BLOCK * fill->columns * sizeof(*values));
-    float *factors = malloc(blocks * sizeof(*factors));
-    int *exponents = malloc(blocks * sizeof(*exponents));
+    float *values = calloc(F8_BLOCK * fill->columns, sizeof(*values));
+    float *factors = calloc(blocks, sizeof(*factors));
+    int *exponents = calloc(blocks, sizeof(*exponents));
     uint8_t *codes = malloc(fill->columns);
     sy_status st = SY_OK;
 
@@ -152,7 +152,7 @@ static void encode_fp4_row(const synth_fill *fill, uint64_t slab, uint64_t row, 
 static sy_status emit_fp4(const synth_fill *fill, sy_st_emit emit, void *sink)
 {
     const size_t n_codes = (size_t)fill->columns / 2, n_scales = (size_t)fill->columns / FP4_BLOCK;
-    uint8_t *codes = malloc(n_codes + n_scales);
+    uint8_t *codes = calloc(1, n_codes + n_scales);
     sy_status st = codes == NULL ? SY_ENOMEM : SY_OK;
 
     for (uint64_t i = 0; i < fill->slabs * fill->rows && st == SY_OK; i++) {

@@ -37,9 +37,10 @@ static size_t row_bytes_of(const sy_shard_form *form, unsigned part)
     return sy_dtype_row_bytes(form->dtype[part], form->cols[part]);
 }
 
+/* Never 0: room can be asked for even of a form without parts. */
 static size_t panel_rows_bytes(const sy_shard_form *form)
 {
-    size_t row_bytes = 0;
+    size_t row_bytes = 1;
 
     for (unsigned i = 0; i < form->n; i++) row_bytes = SY_MAX(row_bytes, row_bytes_of(form, i));
     return SY_PANEL * row_bytes;

@@ -109,9 +109,10 @@ sy_shard *sy_shard_make(const sy_shard_form *form, sy_activations activations, u
 {
     held *made = calloc(1, sizeof(*made));
     uint8_t *data = NULL;
-    size_t at[SY_SHARD_PARTS_MAX + 1];
+    size_t at[SY_SHARD_PARTS_MAX + 1] = {0};
 
-    if (made != NULL && lay_out(at, form)) data = sy_pages_alloc(at[form->n]);
+    if (made != NULL && form->n >= SY_SHARD_MATRICES && lay_out(at, form))
+        data = sy_pages_alloc(at[form->n]);
     if (data == NULL) {
         free(made);
         return NULL;
