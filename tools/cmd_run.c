@@ -62,7 +62,8 @@ typedef struct run {
 static int parse(options *o, int argc, char **argv)
 {
     const sy_arg own[] = {
-        {"model", "DIR", "a checkpoint: a directory in Hugging Face's layout, or a .gguf file", SY_ARG_STRING, &o->model, 0, 0},
+        {"model", "DIR", "a checkpoint: a directory in Hugging Face's layout, or a .gguf file",
+         SY_ARG_STRING, &o->model, 0, 0},
         {"threads", "N", "threads that compute; 0: one a core", SY_ARG_INT, &o->threads, 0, 1024},
         {"kernels", "NAME", "auto, ref, avx2 or avx512: the same bits, other speeds", SY_ARG_STRING,
          &o->kernels, 0, 0},

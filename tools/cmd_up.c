@@ -87,8 +87,9 @@ static sy_status parse(up_options *o, int argc, char **argv, sy_error *err)
                       .aggregators = 1,
                       .timeout_s = 120};
     const sy_arg args[] = {
-        {"model", "DIR", "checkpoint: a directory in Hugging Face's layout, or a .gguf file (required)", SY_ARG_STRING,
-         &o->model, 0, 0},
+        {"model", "DIR",
+         "checkpoint: a directory in Hugging Face's layout, or a .gguf file (required)",
+         SY_ARG_STRING, &o->model, 0, 0},
         {"dir", "RUNDIR", "folder of sockets, logs and pid files (required); made if absent",
          SY_ARG_STRING, &o->dir, 0, 0},
         {"name", "NAME", "what the model is called; default: the directory's name", SY_ARG_STRING,

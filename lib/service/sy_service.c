@@ -56,8 +56,9 @@ sy_status sy_service_parse(sy_service_options *out, int argc, char **argv, const
                                 .message_mb = 64,
                                 .log_level = "info"};
     const sy_arg common[] = {
-        {"model", "DIR", "checkpoint: a directory in Hugging Face's layout, or a .gguf file (required)", SY_ARG_STRING,
-         &out->model_dir, 0, 0},
+        {"model", "DIR",
+         "checkpoint: a directory in Hugging Face's layout, or a .gguf file (required)",
+         SY_ARG_STRING, &out->model_dir, 0, 0},
         {"model-name", "NAME", "what the model is called; default: the directory's name",
          SY_ARG_STRING, &out->model_name, 0, 0},
         {"name", "NAME", "of this process, in leases and logs; default: TIER-PID", SY_ARG_STRING,
