@@ -1,0 +1,114 @@
+/* cu_experts.cu - experts for few rows each, where the time is that of reading the weights: a warp
+ * streams one row block of packed weights past the tokens of a tile, straight into mma.sync. No
+ * shared memory and no barriers, so warps drift apart and keep loads in flight. */
+#include "sy_cu_product.h"
+
+/* A lane's token of each eight of the tile, from where its inputs begin; NULL: past the tile. */
+template <int NT, class Side>
+static __device__ __forceinline__ void find_tokens(const uint16_t *token[NT], const Side &side,
+                                                   const sy_cuda_batch &b, sy_cuda_tile tile)
+{
+    const uint32_t lane = threadIdx.x % 32;
+
+    SY_UNROLL
+    for (int n = 0; n < NT; n++) {
+        const uint32_t r = tile.begin + n * 8 + lane / 4;
+        token[n] = r < tile.end ? side.row(b, r) + lane % 4 * 16 : nullptr;
+    }
+}
+
+static __device__ __forceinline__ void load_weights(uint4 w[4], const uint4 *from)
+{
+    SY_UNROLL
+    for (int s = 0; s < 4; s++) w[s] = sy_load_stream(from + s * 32);
+}
+
+/* The next block's weights are asked for before this one's are used. */
+template <int NT>
+static __device__ __forceinline__ void stream_weights(float c[NT][4], const uint4 *from,
+                                                      const uint16_t *const token[NT],
+                                                      uint32_t n_k_blocks)
+{
+    uint4 w[4];
+
+    load_weights(w, from);
+    for (uint32_t j = 0; j < n_k_blocks; j++) {
+        uint4 next[4] = {w[0], w[1], w[2], w[3]};
+        if (j + 1 < n_k_blocks) load_weights(next, from + (size_t)(j + 1) * SY_CU_BLOCK_UINT4);
+        SY_UNROLL
+        for (int n = 0; n < NT; n++) {
+            uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+            if (token[n] != nullptr) {
+                const uint4 *x = reinterpret_cast<const uint4 *>(token[n] + (size_t)j * 64);
+                low = __ldg(x);
+                high = __ldg(x + 1);
+            }
+            sy_cu_block_product(c[n], w, low, high);
+        }
+        SY_UNROLL
+        for (int s = 0; s < 4; s++) w[s] = next[s];
+    }
+}
+
+/* Grid: (tiles_max, row blocks / SY_CU_WARPS). Tiles of one expert are neighbours in x, so that
+ * they run together and its weights come from L2 after the first. */
+template <int NT, class Side>
+__global__ void __launch_bounds__(SY_CU_WARPS * 32) stream_kernel(Side side, sy_cuda_batch b)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t block = blockIdx.y * SY_CU_WARPS + threadIdx.x / 32;
+
+    if (blockIdx.x >= *b.n_tiles || block >= side.n_blocks(b)) return;
+    const sy_cuda_tile tile = b.tiles[blockIdx.x];
+    const sy_cuda_expert &e = b.experts[tile.expert];
+    const uint32_t n_k_blocks = sy_cu_k_blocks(side.k(b));
+    const uint4 *from = side.weights(e) + (size_t)block * n_k_blocks * SY_CU_BLOCK_UINT4 + lane;
+    const uint16_t *token[NT];
+    float c[NT][4] = {};
+
+    find_tokens<NT>(token, side, b, tile);
+    stream_weights<NT>(c, from, token, n_k_blocks);
+    SY_UNROLL
+    for (int n = 0; n < NT; n++) SY_UNROLL
+    for (int q = 0; q < 2; q++) {
+        const uint32_t r = tile.begin + n * 8 + lane % 4 * 2 + q;
+        if (r < tile.end) side.store(b, e, r, block, lane / 4, c[n][q], c[n][q + 2]);
+    }
+}
+
+template <class Side>
+static int launch_streaming(const Side &side, const sy_cuda_batch &b, uint32_t n_blocks,
+                            sy_cuda_variant variant, void *stream)
+{
+    const dim3 grid(b.tiles_max, (n_blocks + SY_CU_WARPS - 1) / SY_CU_WARPS);
+    const dim3 block(SY_CU_WARPS * 32);
+
+    switch (variant) {
+    case SY_CUDA_TOKENS_8: return SY_LAUNCH((stream_kernel<1, Side>), grid, block, stream, side, b);
+    case SY_CUDA_TOKENS_16:
+        return SY_LAUNCH((stream_kernel<2, Side>), grid, block, stream, side, b);
+    case SY_CUDA_TOKENS_32:
+        return SY_LAUNCH((stream_kernel<4, Side>), grid, block, stream, side, b);
+    default: return SY_LAUNCH((stream_kernel<8, Side>), grid, block, stream, side, b);
+    }
+}
+
+extern "C" int sy_cuda_up(uint16_t *h, const uint16_t *x, const uint32_t *x_row,
+                          const sy_cuda_batch *batch, sy_cuda_variant variant, void *stream)
+{
+    const sy_cu_up side = {h, x, x_row};
+
+    if (batch->tiles_max == 0) return 0;
+    if (variant == SY_CUDA_TILED_64) return sy_cu_up_tiled(side, *batch, stream);
+    return launch_streaming(side, *batch, (batch->ffn + 63) / 64 * 8, variant, stream);
+}
+
+extern "C" int sy_cuda_down(float *y, const uint16_t *h, const sy_cuda_batch *batch,
+                            sy_cuda_variant variant, void *stream)
+{
+    const sy_cu_down side = {y, h};
+
+    if (batch->tiles_max == 0) return 0;
+    if (variant == SY_CUDA_TILED_64) return sy_cu_down_tiled(side, *batch, stream);
+    return launch_streaming(side, *batch, (batch->hidden + 15) / 16, variant, stream);
+}
