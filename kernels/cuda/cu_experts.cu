@@ -17,12 +17,6 @@ static __device__ __forceinline__ void find_tokens(const uint16_t *token[NT], co
     }
 }
 
-static __device__ __forceinline__ void load_weights(uint4 w[4], const uint4 *from)
-{
-    SY_UNROLL
-    for (int s = 0; s < 4; s++) w[s] = sy_load_stream(from + s * 32);
-}
-
 /* The next block's weights are asked for before this one's are used. */
 template <int NT>
 static __device__ __forceinline__ void stream_weights(float c[NT][4], const uint4 *from,
@@ -31,10 +25,10 @@ static __device__ __forceinline__ void stream_weights(float c[NT][4], const uint
 {
     uint4 w[4];
 
-    load_weights(w, from);
+    sy_cu_load_block(w, from);
     for (uint32_t j = 0; j < n_k_blocks; j++) {
         uint4 next[4] = {w[0], w[1], w[2], w[3]};
-        if (j + 1 < n_k_blocks) load_weights(next, from + (size_t)(j + 1) * SY_CU_BLOCK_UINT4);
+        if (j + 1 < n_k_blocks) sy_cu_load_block(next, from + (size_t)(j + 1) * SY_CU_BLOCK_UINT4);
         SY_UNROLL
         for (int n = 0; n < NT; n++) {
             uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
@@ -69,11 +63,8 @@ __global__ void __launch_bounds__(SY_CU_WARPS * 32) stream_kernel(Side side, sy_
     find_tokens<NT>(token, side, b, tile);
     stream_weights<NT>(c, from, token, n_k_blocks);
     SY_UNROLL
-    for (int n = 0; n < NT; n++) SY_UNROLL
-    for (int q = 0; q < 2; q++) {
-        const uint32_t r = tile.begin + n * 8 + lane % 4 * 2 + q;
-        if (r < tile.end) side.store(b, e, r, block, lane / 4, c[n][q], c[n][q + 2]);
-    }
+    for (int n = 0; n < NT; n++)
+        sy_cu_store_sums(side, b, e, tile.begin + n * 8, tile.end, block, c[n]);
 }
 
 template <class Side>

@@ -61,15 +61,6 @@ static __device__ __forceinline__ void multiply_stage(float c[BLOCKS][EIGHTS][4]
     }
 }
 
-static __device__ __forceinline__ void load_blocks(uint4 w[BLOCKS][4],
-                                                   const uint4 *const from[BLOCKS], uint32_t j)
-{
-    SY_UNROLL
-    for (int i = 0; i < BLOCKS; i++) SY_UNROLL
-    for (int s = 0; s < 4; s++)
-        w[i][s] = sy_load_stream(from[i] + (size_t)j * SY_CU_BLOCK_UINT4 + s * 32);
-}
-
 /* Grid: (tiles_max, row blocks / (SY_CU_WARPS * BLOCKS)). A warp past the last row block keeps
  * step with the others, on the weights of the last one; of its outputs, past H, none is stored. */
 template <class Side>
@@ -102,7 +93,9 @@ __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) tiled_kernel(Side side, s
         const uint32_t ahead = j + STAGES - 1;
         uint4 w[BLOCKS][4];
 
-        load_blocks(w, from, j);
+        SY_UNROLL
+        for (int i = 0; i < BLOCKS; i++)
+            sy_cu_load_block(w[i], from[i] + (size_t)j * SY_CU_BLOCK_UINT4);
         sy_cp_async_wait<STAGES - 2>();
         /* All copies of stage j have landed, and everybody has left the stage that is next. */
         __syncthreads();
@@ -111,11 +104,10 @@ __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) tiled_kernel(Side side, s
         multiply_stage(c, stages[j % STAGES], w);
     }
     SY_UNROLL
-    for (int i = 0; i < BLOCKS; i++) SY_UNROLL
-    for (int n = 0; n < EIGHTS; n++) SY_UNROLL
-    for (int q = 0; q < 2; q++) {
-        const uint32_t r = tile.begin + n * 8 + lane % 4 * 2 + q;
-        if (r < tile.end) side.store(b, e, r, first + i, lane / 4, c[i][n][q], c[i][n][q + 2]);
+    for (int i = 0; i < BLOCKS; i++) {
+        SY_UNROLL
+        for (int n = 0; n < EIGHTS; n++)
+            sy_cu_store_sums(side, b, e, tile.begin + n * 8, tile.end, first + i, c[i][n]);
     }
 }
 

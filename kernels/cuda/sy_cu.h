@@ -16,12 +16,12 @@
 #define SY_LAUNCH(kernel, grid, block, stream, ...) \
     (kernel<<<(grid), (block), 0, (cudaStream_t)(stream)>>>(__VA_ARGS__), (int)cudaGetLastError())
 #define SY_SHARED(T, name, dims) __shared__ __align__(16) T name dims
-
-#define SY_UNROLL _Pragma("unroll")
+#define SY_UNROLL                _Pragma("unroll")
 
 #include "sy_cu_ptx.h"
 #else
 #define SY_UNROLL
+
 #include "sy_emu.h"
 #endif
 

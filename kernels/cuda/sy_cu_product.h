@@ -17,6 +17,13 @@ static __device__ __forceinline__ uint32_t sy_cu_k_blocks(uint32_t k)
     return (k + 63u) / 64u;
 }
 
+/* A lane's part of one block of weights, from where this lane's begins. */
+static __device__ __forceinline__ void sy_cu_load_block(uint4 w[4], const uint4 *from)
+{
+    SY_UNROLL
+    for (int s = 0; s < 4; s++) w[s] = sy_load_stream(from + s * 32);
+}
+
 /* One block of weights against one block of a token's inputs, 32 bytes of which are this lane's.
  * Every variant goes through here, so every variant adds in the same order. */
 static __device__ __forceinline__ void sy_cu_block_product(float c[4], const uint4 w[4], uint4 low,
@@ -118,6 +125,22 @@ struct sy_cu_down {
         sy_cu_store_down(y, b, e, r, block * 16 + g + 8, high);
     }
 };
+
+/* What a lane has of one row block for eight rows from `row` on, those that are before `end`. */
+template <class Side>
+static __device__ __forceinline__ void sy_cu_store_sums(const Side &side, const sy_cuda_batch &b,
+                                                        const sy_cuda_expert &e, uint32_t row,
+                                                        uint32_t end, uint32_t block,
+                                                        const float c[4])
+{
+    const uint32_t lane = threadIdx.x % 32;
+
+    SY_UNROLL
+    for (int q = 0; q < 2; q++) {
+        const uint32_t r = row + lane % 4 * 2 + q;
+        if (r < end) side.store(b, e, r, block, lane / 4, c[q], c[q + 2]);
+    }
+}
 
 /* The tiled variants, cu_experts_tiled.cu; for cu_experts.cu alone. */
 int sy_cu_up_tiled(const sy_cu_up &side, const sy_cuda_batch &batch, void *stream);
