@@ -17,7 +17,7 @@ const char *sy_weights_name(sy_dtype weights);               /* "as-stored", "bf
 const char *sy_activations_name(sy_activations activations); /* "f32", "bf16", "q8" */
 
 /* What a reply says of a precision that is not exact: "weights=q4", "activations=q8". */
-enum { SY_PRECISION_POLICIES_MAX = 2, SY_PRECISION_POLICY_BYTES = 40 };
+enum { SY_PRECISION_POLICIES_MAX = 2, SY_PRECISION_POLICY_BYTES = 48 };
 /* prefix: before each name, "" or "expert_". Returns how many texts there are, 0 when it is exact.
  */
 uint32_t sy_precision_policies(char (*out)[SY_PRECISION_POLICY_BYTES], const char *prefix,

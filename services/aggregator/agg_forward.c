@@ -90,6 +90,7 @@ static sy_status tell_policies(const aggregator *agg, const sy_forward_request *
                       other_weights_rows);
     /* No trunk takes part. */
     agg_policies_add_precision(policies, agg->expert_precision, agg->expert_precision);
+    agg_policies_add_arithmetic(policies, agg->expert_arithmetic, agg->expert_precision);
     agg_policies_add_wire_rows(policies, agg->moe_config.wire_rows);
     reply->n_policies = policies->n;
     reply->policy = policies->list;

@@ -100,6 +100,7 @@ static void send_finish(generation *gen, const sy_gen_event *e)
     agg_policies_list(&policy, gen->experts_per_token, gen->agg->desc->top_k, s->degraded_rows,
                       s->other_weights_rows);
     agg_policies_add_precision(&policy, gen->agg->precision, gen->agg->expert_precision);
+    agg_policies_add_arithmetic(&policy, gen->agg->expert_arithmetic, gen->agg->expert_precision);
     agg_policies_add_wire_rows(&policy, gen->agg->moe_config.wire_rows);
     const sy_generate_reply reply = {
         .is_finish = 1,

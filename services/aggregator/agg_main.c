@@ -13,7 +13,7 @@
 typedef struct agg_options {
     sy_service_options common;
     const char *router, *routers, *hedge, *verify_weights, *shared_memory, *wire_rows;
-    const char *weights, *activations, *expert_weights, *expert_activations;
+    const char *weights, *activations, *expert_weights, *expert_activations, *expert_arithmetic;
     sy_precision precision, expert_precision; /* what those say */
     int64_t running_max, queue_max, step_rows, prompt_rows, overlap_rows, kv_mb, peer_timeout_ms,
         layer_timeout_ms;
@@ -56,6 +56,25 @@ out:
     return st;
 }
 
+static sy_status read_arithmetic(agg_options *o, sy_error *err)
+{
+    const char *of_cpus = sy_arithmetic_name(o->expert_precision.activations);
+
+    if (o->expert_arithmetic == NULL) o->expert_arithmetic = of_cpus;
+    if (o->expert_arithmetic[0] == '\0' ||
+        strlen(o->expert_arithmetic) >= sizeof(((sy_member *)0)->arithmetic))
+        return sy_error_set(err, SY_EINVAL,
+                            "--expert-arithmetic: a name of 1 to %zu characters, as a node "
+                            "announces it",
+                            sizeof(((sy_member *)0)->arithmetic) - 1);
+    if (o->expert_activations != NULL && strcmp(o->expert_arithmetic, of_cpus) != 0)
+        return sy_error_set(err, SY_EINVAL,
+                            "--expert-activations are what CPUs compute with (%s): not together "
+                            "with --expert-arithmetic %s",
+                            of_cpus, o->expert_arithmetic);
+    return SY_OK;
+}
+
 static sy_status check(agg_options *o, sy_error *err)
 {
     sy_status st;
@@ -64,6 +83,7 @@ static sy_status check(agg_options *o, sy_error *err)
         strcmp(o->router, "fallback") != 0)
         return sy_error_set(err, SY_EINVAL, "--router %s: remote, inproc or fallback", o->router);
     SY_TRY(read_precisions(o, err));
+    SY_TRY(read_arithmetic(o, err));
     if (strcmp(o->wire_rows, "f32") != 0 && strcmp(o->wire_rows, "bf16") != 0)
         return sy_error_set(err, SY_EINVAL, "--wire-rows %s: f32 or bf16", o->wire_rows);
     SY_TRY(check_switch("hedge", o->hedge, err));
@@ -121,6 +141,10 @@ static const sy_arg option_table[] = {
      SY_ARG_STRING, &options.expert_weights, 0, 0},
     {"expert-activations", "TYPE", "the same for their --activations", SY_ARG_STRING,
      &options.expert_activations, 0, 0},
+    {"expert-arithmetic", "NAME",
+     "what expert nodes on GPUs announce, such as bf16-mma/1:sm_90 (switchyard devices tells): "
+     "nodes of another arithmetic are refused; default: that of CPUs",
+     SY_ARG_STRING, &options.expert_arithmetic, 0, 0},
     {"max-running", "N", "generations computed together", SY_ARG_INT, &options.running_max, 1,
      4096},
     {"max-queue", "N", "generations that may wait for room", SY_ARG_INT, &options.queue_max, 1,
@@ -294,6 +318,7 @@ static sy_status open_model(aggregator *agg, const agg_options *o, sy_error *err
     open_chat(agg, o->common.model_dir);
     agg->precision = o->precision;
     agg->expert_precision = o->expert_precision;
+    agg->expert_arithmetic = o->expert_arithmetic;
     sy_precision_metric("switchyard_aggregator_precision_info", agg->precision);
     SY_TRY(sy_trunk_open(&agg->trunk, agg->model, agg->kernels, agg->precision, agg->pool, err));
     if (strcmp(o->router, "inproc") == 0)
@@ -322,8 +347,8 @@ static sy_status open_peers(aggregator *agg, const agg_options *o, sy_error *err
     SY_TRY(agg_peers_open(&agg->peers, agg->model, (size_t)o->common.message_mb << 20, err));
     if (strcmp(o->shared_memory, "on") == 0)
         agg_peers_share(agg->peers, (size_t)o->shared_memory_mb << 20, AGG_SHARED_BYTES_MIN);
-    SY_TRY(agg_peers_verify(agg->peers, agg->checkpoint_hash, agg->kernels, agg->expert_precision,
-                            strcmp(o->verify_weights, "on") == 0, err));
+    SY_TRY(agg_peers_verify(agg->peers, agg->checkpoint_hash, agg->expert_arithmetic, agg->kernels,
+                            agg->expert_precision, strcmp(o->verify_weights, "on") == 0, err));
 out:
     return st;
 }
@@ -401,7 +426,7 @@ static sy_status start(aggregator *agg, const agg_options *o, sy_error *err)
         .kind = SY_MEMBER_AGGREGATOR,
         .structure_hash = sy_model_structure_hash(agg->model),
         .checkpoint_hash = agg->checkpoint_hash,
-        .arithmetic = sy_arithmetic_name(agg->expert_precision.activations),
+        .arithmetic = agg->expert_arithmetic,
         .server = {.methods = methods,
                    .n_methods = SY_COUNT_OF(methods),
                    .service_names = names,

@@ -16,7 +16,8 @@ const char *agg_refusal_text(agg_refusal why)
     case AGG_OTHER_NAME: return "another node answers at its address";
     case AGG_OTHER_CHECKPOINT: return "its weights are another checkpoint's than this one";
     case AGG_OTHER_ARITHMETIC:
-        return "it computes with another arithmetic (--activations), so bits would differ";
+        return "it computes with another arithmetic (--activations, or a GPU's: "
+               "--expert-arithmetic), so bits would differ";
     case AGG_OTHER_CONTENT:
         return "its weights differ from this checkpoint's, or are held otherwise (--weights)";
     case AGG_OTHER_PROBE: return "it computes another output from the same weights";

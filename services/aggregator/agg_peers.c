@@ -287,7 +287,9 @@ static sy_shard_identity ask_holders(const agg_peers *peers, uint32_t shard)
         const agg_node *node = peers->entry[0][i].node;
         const sy_shard_identity copy = agg_node_copy(node, shard);
         uint32_t k = 0;
-        if (copy.content == 0 || atomic_load(&node->refused_whole) != AGG_FINE) continue;
+        if (copy.content == 0 || atomic_load(&node->refused_whole) != AGG_FINE ||
+            !agg_verify_may_be(peers->verify, shard, copy))
+            continue;
         while (k < n && (seen[k].content != copy.content || seen[k].probe != copy.probe)) k++;
         if (k == IDENTITIES_MAX) continue;
         if (k == n) seen[n++] = copy;
@@ -396,12 +398,20 @@ void agg_peers_share(agg_peers *peers, size_t bytes_max, size_t bytes_min)
     peers->shared_bytes_min = bytes_min;
 }
 
-sy_status agg_peers_verify(agg_peers *peers, uint64_t checkpoint_hash, const sy_kernels *kernels,
-                           sy_precision precision, int read_weights, sy_error *err)
+sy_status agg_peers_verify(agg_peers *peers, uint64_t checkpoint_hash, const char *arithmetic,
+                           const sy_kernels *kernels, sy_precision precision, int read_weights,
+                           sy_error *err)
 {
+    const char *own = sy_arithmetic_name(precision.activations);
+    const agg_verify_config config = {.model = peers->model,
+                                      .kernels = kernels,
+                                      .precision = precision,
+                                      .other_arithmetic = strcmp(arithmetic, own) != 0,
+                                      .read_weights = read_weights};
+
     peers->checkpoint_hash = checkpoint_hash;
-    peers->arithmetic = sy_arithmetic_name(precision.activations);
-    return agg_verify_open(&peers->verify, peers->model, kernels, precision, read_weights, err);
+    peers->arithmetic = arithmetic;
+    return agg_verify_open(&peers->verify, &config, err);
 }
 
 /* Callbacks of peers use what verifies until the last of them is closed. */

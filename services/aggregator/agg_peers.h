@@ -77,11 +77,12 @@ void agg_peers_share(agg_peers *peers, size_t bytes_max, size_t bytes_min);
 /* Begins to check what nodes hold, before members arrive. checkpoint_hash: this process' own, 0:
  * not known. read_weights: against the model's files, one expert after the other, at idle priority;
  * 0: holders are only compared with each other. precision: what nodes are to hold weights as and
- * compute with. Without this call no copy is refused, and a node's arithmetic is to be the exact
- * one. */
+ * compute with; arithmetic: what they are to announce, borrowed: sy_arithmetic_name of the
+ * precision, or another, whose outputs are then compared among holders. Without this call no copy
+ * is refused, and a node's arithmetic is to be the exact one. */
 SY_MUST_USE sy_status agg_peers_verify(agg_peers *peers, uint64_t checkpoint_hash,
-                                       const sy_kernels *kernels, sy_precision precision,
-                                       int read_weights, sy_error *err);
+                                       const char *arithmetic, const sy_kernels *kernels,
+                                       sy_precision precision, int read_weights, sy_error *err);
 /* Control thread. A peer whose lease is gone is kept as long as its own stream is up. */
 void agg_peers_members(agg_peers *peers, sy_member_kind kind, const sy_member *member, size_t n);
 void agg_peers_placement(agg_peers *peers, sy_snapshot *snapshot);

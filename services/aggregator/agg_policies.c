@@ -2,6 +2,7 @@
 #include "agg_policies.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static char *next(agg_policies *out)
 {
@@ -33,6 +34,12 @@ void agg_policies_add_precision(agg_policies *list, sy_precision trunk, sy_preci
         snprintf(next(list), sizeof(list->text[0]), "expert_activations=%s",
                  sy_activations_name(experts.activations));
     list->n += sy_precision_policies(&list->text[list->n], "expert_", experts);
+}
+
+void agg_policies_add_arithmetic(agg_policies *list, const char *arithmetic, sy_precision experts)
+{
+    if (strcmp(arithmetic, sy_arithmetic_name(experts.activations)) == 0) return;
+    snprintf(next(list), sizeof(list->text[0]), "arithmetic=%.31s", arithmetic);
 }
 
 void agg_policies_add_wire_rows(agg_policies *list, sy_dtype wire_rows)

@@ -16,9 +16,7 @@
 enum reference_source { UNREAD, OUR_FILES, HOLDERS };
 
 struct agg_verify {
-    const sy_model *model;
-    const sy_kernels *kernels;
-    sy_precision precision;
+    agg_verify_config config;
     uint32_t n_experts, n_shards;
     /* All [n_shards]. content is written after probe, so who sees the one sees the other. */
     _Atomic uint64_t *content, *probe;
@@ -56,8 +54,9 @@ static void identify(agg_verify *self, uint32_t shard)
         return;
     }
     sy_error_clear(&err);
-    if (sy_shard_identify(&identity, self->model, self->precision, layer, expert, self->kernels,
-                          &err) == SY_OK) {
+    if (sy_shard_identify(&identity, self->config.model, self->config.precision, layer, expert,
+                          self->config.kernels, &err) == SY_OK) {
+        if (self->config.other_arithmetic) identity.probe = 0; /* for holders to say */
         set_reference(self, shard, identity);
         atomic_store(&self->source[shard], OUR_FILES);
     } else {
@@ -132,17 +131,14 @@ static int allocate(agg_verify *self)
            self->wanted != NULL && self->changed != NULL;
 }
 
-sy_status agg_verify_open(agg_verify **out, const sy_model *model, const sy_kernels *kernels,
-                          sy_precision precision, int read_weights, sy_error *err)
+sy_status agg_verify_open(agg_verify **out, const agg_verify_config *config, sy_error *err)
 {
-    const sy_model_desc *desc = sy_model_describe(model);
+    const sy_model_desc *desc = sy_model_describe(config->model);
     agg_verify *self = calloc(1, sizeof(*self));
 
     *out = NULL;
     if (self == NULL) return sy_error_set(err, SY_ENOMEM, "no memory to verify weights");
-    self->model = model;
-    self->kernels = kernels;
-    self->precision = precision;
+    self->config = *config;
     self->n_experts = desc->n_experts;
     self->n_shards = desc->n_layers * desc->n_experts;
     sem_init(&self->wake, 0, 0);
@@ -150,9 +146,9 @@ sy_status agg_verify_open(agg_verify **out, const sy_model *model, const sy_kern
         agg_verify_free(self);
         return sy_error_set(err, SY_ENOMEM, "no memory to verify weights");
     }
-    for (uint32_t s = 0; !read_weights && s < self->n_shards; s++)
+    for (uint32_t s = 0; !config->read_weights && s < self->n_shards; s++)
         atomic_store_explicit(&self->source[s], HOLDERS, memory_order_relaxed);
-    if (read_weights) {
+    if (config->read_weights) {
         if (pthread_create(&self->thread, NULL, verify_main, self) != 0) {
             agg_verify_free(self);
             return sy_error_set(err, SY_ENOMEM, "no thread to verify weights");
@@ -172,7 +168,7 @@ void agg_verify_touch(agg_verify *self, uint32_t shard)
     if (source == UNREAD) {
         atomic_store(&self->wanted[shard], 1);
         if (!atomic_exchange(&self->posted, 1)) sem_post(&self->wake);
-    } else if (source == HOLDERS) {
+    } else if (source == HOLDERS || self->config.other_arithmetic) {
         note_change(self, shard);
     }
 }
@@ -204,7 +200,15 @@ int agg_verify_next(agg_verify *self, uint32_t *shard)
 
 int agg_verify_by_holders(const agg_verify *self, uint32_t shard)
 {
-    return atomic_load(&self->source[shard]) == HOLDERS;
+    const uint8_t source = atomic_load(&self->source[shard]);
+
+    return source == HOLDERS || (source == OUR_FILES && self->config.other_arithmetic);
+}
+
+int agg_verify_may_be(const agg_verify *self, uint32_t shard, sy_shard_identity copy)
+{
+    return atomic_load(&self->source[shard]) != OUR_FILES ||
+           copy.content == atomic_load(&self->content[shard]);
 }
 
 void agg_verify_decide(agg_verify *self, uint32_t shard, sy_shard_identity reference)

@@ -19,6 +19,7 @@ typedef struct aggregator {
     const sy_model_desc *desc;
     const sy_kernels *kernels;
     sy_precision precision, expert_precision; /* of the trunk; what nodes are held to */
+    const char *expert_arithmetic;            /* that nodes announce */
     sy_tokenizer *tokenizer;
     sy_chat *chat;       /* NULL: the checkpoint has no template */
     sy_error chat_error; /* or one that cannot be used: what conversations are answered with */

@@ -67,7 +67,9 @@ static int open_peers(void **state)
     (void)state;
     must(agg_peers_open(&peers, model, 1 << 24, &err), &err);
     agg_peers_set_loop(peers, client_loop);
-    must(agg_peers_verify(peers, 0x1111, sy_kernels_best(), (sy_precision){0}, 0, &err), &err);
+    must(agg_peers_verify(peers, 0x1111, SY_ARITHMETIC, sy_kernels_best(), (sy_precision){0}, 0,
+                          &err),
+         &err);
     return 0;
 }
 

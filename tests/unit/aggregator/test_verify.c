@@ -58,25 +58,32 @@ static int tear_down(void **state)
 }
 
 /* Nodes expert-0.. that announce every shard with its right identity, once they are members. */
-static void open_cluster(const sy_model *with, int read_weights)
+static void open_cluster_of(const sy_model *with, int read_weights, const char *arithmetic)
 {
     sy_error err = {0};
 
     must(agg_peers_open(&peers, with, 1 << 24, &err), &err);
     agg_peers_set_loop(peers, client_loop);
-    must(agg_peers_verify(peers, 0, sy_kernels_best(), (sy_precision){0}, read_weights, &err),
+    must(agg_peers_verify(peers, 0, arithmetic, sy_kernels_best(), (sy_precision){0}, read_weights,
+                          &err),
          &err);
     for (int i = 0; i < NODES; i++) {
         char name[24], address[96];
         snprintf(name, sizeof(name), "expert-%d", i);
         snprintf(address, sizeof(address), "unix:%s/%s.sock", dir, name);
         fake_hold_all(&fake[i], with);
+        fake[i].state.arithmetic = arithmetic;
         for (uint32_t s = 0; s < shards; s++) {
             fake[i].shard[s].content_hash = right[s].content;
             fake[i].shard[s].probe_hash = right[s].probe;
         }
         fake_start(&fake[i], loop, name, address);
     }
+}
+
+static void open_cluster(const sy_model *with, int read_weights)
+{
+    open_cluster_of(with, read_weights, SY_ARITHMETIC);
 }
 
 static void join(int n)
@@ -303,6 +310,28 @@ static void a_checkpoint_that_cannot_be_read_here_leaves_the_nodes_to_judge_each
                }));
 }
 
+/* What this process' CPU would compute is no measure then: the probes below are not its own. */
+static void outputs_of_gpus_are_held_to_what_most_holders_of_the_right_weights_give(void **state)
+{
+    (void)state;
+    open_cluster_of(model, 1, "bf16-mma/1:sm_90");
+    place_all(peers, model, "expert-0/cuda:0 expert-1/cuda:0 expert-2/cuda:0");
+    for (int i = 0; i < NODES; i++) set(i, 5, wrong_probe(5));
+    set(0, 6, wrong_content(6)); /* the same output from other weights: no voice, and refused */
+    set(0, 7, wrong_probe(7));
+    join(3);
+    WAIT_UNTIL(peers, view,
+               refusal(view, 0, 6) == AGG_OTHER_CONTENT && refusal(view, 0, 7) == AGG_OTHER_PROBE);
+    agg_view *view = agg_peers_view(peers);
+    for (int i = 0; i < NODES; i++) assert_int_equal(agg_node_has(view->node[i], 5, 0), 1);
+    for (int i = 1; i < 3; i++)
+        for (uint32_t s = 5; s < 8; s++) assert_int_equal(refusal(view, i, s), AGG_FINE);
+    agg_view_unref(view);
+    announce(0, 7, right[7]);
+    WAIT_UNTIL(peers, v, refusal(v, 0, 7) == AGG_FINE);
+    expect_ready(NULL);
+}
+
 /* ---- many at once ---- */
 
 static void copies_that_change_all_the_time_end_as_they_last_were(void **state)
@@ -345,6 +374,7 @@ int main(void)
         TEST(without_reading_weights_the_odd_one_out_is_refused_whoever_came_first),
         TEST(without_reading_weights_the_last_holder_is_believed),
         TEST(a_checkpoint_that_cannot_be_read_here_leaves_the_nodes_to_judge_each_other),
+        TEST(outputs_of_gpus_are_held_to_what_most_holders_of_the_right_weights_give),
         TEST(copies_that_change_all_the_time_end_as_they_last_were),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
