@@ -133,6 +133,9 @@ system_tests() { # PRESET NAME PYTEST-ARGS...
 
 # ---- steps ----
 
+# Files of tests side by side: they wait for processes more than they compute.
+together=(-n "$jobs" --dist loadfile)
+
 own_sources() { # PATTERN...
     git ls-files --cached --others --exclude-standard -- "$@"
 }
@@ -154,7 +157,7 @@ step_release() {
     unit release
     # Alone, and before the machine gets busy; skipped where valgrind or the baseline's compiler is not.
     system_tests release instructions tests/perf
-    system_tests release integration tests/integration
+    system_tests release integration "${together[@]}" tests/integration
 }
 
 step_chaos() {
@@ -167,7 +170,7 @@ sanitized() { # PRESET MARKERS CTEST-ARGS...
     shift 2
     build "$preset" || return
     unit "$preset" "$@"
-    SY_SANITIZED=1 system_tests "$preset" integration -m "$markers" tests/integration
+    SY_SANITIZED=1 system_tests "$preset" integration "${together[@]}" -m "$markers" tests/integration
 }
 
 step_asan() {
@@ -180,7 +183,7 @@ step_asan() {
 step_tsan() {
     export TSAN_OPTIONS=suppressions=$root/tests/support/tsan.supp:second_deadlock_stack=1
     # What has one thread has no races: it would only take its time here.
-    local one_thread='sampler|balance.*|sim_.*|tokenizer.*|matmul|wire_.*|snapshot.*|config.*|gguf.*|chat.*'
+    local one_thread='sampler|balance.*|sim_.*|tokenizer.*|matmul.*|pairs|exp|wire_.*|snapshot.*|config.*|gguf.*|chat.*'
     one_thread+='|families|transformers|golden|tensors_refused|not_finite|inspect_.*|devices|backend_load|cuda_.*|device_measure'
     sanitized tsan sanitize -E "^(test_($one_thread)|fuzz_.*|model_.*)\$"
 }
