@@ -33,7 +33,12 @@ static int has_all_entries(const sy_backend *b)
 {
     return b->probe != NULL && b->blas_version != NULL && b->open != NULL && b->close != NULL &&
            b->memory != NULL && b->buffer_alloc != NULL && b->buffer_free != NULL &&
-           b->copy_in != NULL && b->copy_out != NULL && b->measure_copies != NULL;
+           b->copy_in != NULL && b->copy_out != NULL && b->measure_copies != NULL &&
+           b->pool_open != NULL && b->pool_close != NULL && b->pool_describe != NULL &&
+           b->slot_write != NULL && b->slot_flush != NULL && b->slot_read != NULL &&
+           b->slot_hash != NULL && b->slot_copy != NULL && b->pool_export != NULL &&
+           b->pool_import != NULL && b->remote_close != NULL && b->slot_pull != NULL &&
+           b->lane != NULL && b->submit != NULL && b->wait != NULL;
 }
 
 static sy_status check_table(const sy_backend *b, const char *path, const char *name, sy_error *err)

@@ -84,14 +84,38 @@ static int launch_streaming(const Side &side, const sy_cuda_batch &b, uint32_t n
     }
 }
 
+static int launch_tiled(const sy_cu_up &side, const sy_cuda_batch &b, void *stream)
+{
+    return sy_cu_up_tiled(side, b, stream);
+}
+
+static int launch_tiled(const sy_cu_down &side, const sy_cuda_batch &b, void *stream)
+{
+    return sy_cu_down_tiled(side, b, stream);
+}
+
+template <class Side>
+static int launch(const Side &side, const sy_cuda_batch &b, uint32_t n_blocks,
+                  sy_cuda_variant variant, void *stream)
+{
+    if (b.tiles_max == 0) return 0;
+    switch (b.weights) {
+    case SY_CUDA_Q8: return sy_cu_launch_quant<sy_cu_q8>(side, b, n_blocks, variant, stream);
+    case SY_CUDA_Q4: return sy_cu_launch_quant<sy_cu_q4>(side, b, n_blocks, variant, stream);
+    case SY_CUDA_FP8: return sy_cu_launch_quant<sy_cu_fp8>(side, b, n_blocks, variant, stream);
+    case SY_CUDA_MXFP4: return sy_cu_launch_quant<sy_cu_mxfp4>(side, b, n_blocks, variant, stream);
+    default:
+        if (variant == SY_CUDA_TILED_64) return launch_tiled(side, b, stream);
+        return launch_streaming(side, b, n_blocks, variant, stream);
+    }
+}
+
 extern "C" int sy_cuda_up(uint16_t *h, const uint16_t *x, const uint32_t *x_row,
                           const sy_cuda_batch *batch, sy_cuda_variant variant, void *stream)
 {
     const sy_cu_up side = {h, x, x_row};
 
-    if (batch->tiles_max == 0) return 0;
-    if (variant == SY_CUDA_TILED_64) return sy_cu_up_tiled(side, *batch, stream);
-    return launch_streaming(side, *batch, (batch->ffn + 63) / 64 * 8, variant, stream);
+    return launch(side, *batch, (batch->ffn + 63) / 64 * 8, variant, stream);
 }
 
 extern "C" int sy_cuda_down(float *y, const uint16_t *h, const sy_cuda_batch *batch,
@@ -99,7 +123,5 @@ extern "C" int sy_cuda_down(float *y, const uint16_t *h, const sy_cuda_batch *ba
 {
     const sy_cu_down side = {y, h};
 
-    if (batch->tiles_max == 0) return 0;
-    if (variant == SY_CUDA_TILED_64) return sy_cu_down_tiled(side, *batch, stream);
-    return launch_streaming(side, *batch, (batch->hidden + 15) / 16, variant, stream);
+    return launch(side, *batch, (batch->hidden + 15) / 16, variant, stream);
 }

@@ -9,7 +9,8 @@
  *
  * Every call that can fail returns SY_BACKEND_OK, or another sy_backend_result and a sentence in
  * why, which ends with a NUL and without a full stop. Calls without a handle may come from any
- * thread; those with a handle or a buffer from one thread at a time. */
+ * thread; those with a handle or a buffer from one thread at a time; those with a pool as they say.
+ */
 #ifndef SY_BACKEND_H
 #define SY_BACKEND_H
 
@@ -58,6 +59,73 @@ typedef struct sy_backend_bandwidth {
 
 typedef struct sy_backend_handle sy_backend_handle; /* one opened device */
 typedef struct sy_backend_buffer sy_backend_buffer; /* memory on it */
+typedef struct sy_backend_pool sy_backend_pool;     /* experts on it, and what computes them */
+typedef struct sy_backend_remote sy_backend_remote; /* another process's pool on this machine */
+
+/* How experts' weights are held: as sy_dtype has them. */
+typedef enum sy_backend_weights {
+    SY_BACKEND_BF16,
+    SY_BACKEND_Q8,
+    SY_BACKEND_Q4
+} sy_backend_weights;
+typedef enum sy_backend_mlp { SY_BACKEND_SWIGLU, SY_BACKEND_CLAMPED } sy_backend_mlp;
+
+typedef struct sy_backend_pool_config {
+    uint32_t hidden, ffn; /* H, F >= 1 */
+    uint32_t weights;     /* sy_backend_weights */
+    uint32_t has_bias;
+    uint32_t mlp;          /* sy_backend_mlp */
+    float mlp_limit;       /* SY_BACKEND_CLAMPED: > 0 */
+    uint64_t memory_bytes; /* of all slots, at most; 0: nine tenths of what is free once lanes are
+                              there */
+    uint32_t slots_max;    /* what the model has, so that no more are made */
+    uint32_t rows_max;     /* of a batch: tokens, and rows, each; >= 1 */
+    uint32_t lanes;        /* batches under way at once, 1 to SY_BACKEND_LANES_MAX */
+} sy_backend_pool_config;
+#define SY_BACKEND_LANES_MAX 8u
+
+#define SY_BACKEND_ARITHMETIC_BYTES 32
+/* Of CUDA devices of this compute capability, major and minor. */
+#define SY_BACKEND_ARITHMETIC_CUDA "bf16-mma/1:sm_%u%u"
+typedef struct sy_backend_pool_info {
+    uint64_t slot_bytes; /* on the device, alignment included */
+    uint32_t n_slots, n_lanes;
+    uint32_t x_stride; /* elements between the rows of a lane's x: H padded */
+    /* What the bits of an output depend on besides weights and input: "bf16-mma/1:sm_90". */
+    char arithmetic[SY_BACKEND_ARITHMETIC_BYTES];
+} sy_backend_pool_info;
+
+/* The parts of an expert, in the order of a shard's form. */
+typedef enum sy_backend_part {
+    SY_BACKEND_GATE,
+    SY_BACKEND_UP,
+    SY_BACKEND_DOWN,
+    SY_BACKEND_GATE_BIAS,
+    SY_BACKEND_UP_BIAS,
+    SY_BACKEND_DOWN_BIAS
+} sy_backend_part;
+
+/* The memory of a lane: pinned, of the host. The caller writes x and x_row before a submit and
+ * reads y after the wait that says done; in between it touches none of it. */
+typedef struct sy_backend_lane {
+    uint16_t *x;     /* [rows_max, x_stride] bf16; elements past H are zero, and stay so */
+    uint32_t *x_row; /* [rows_max] */
+    float *y;        /* [rows_max, H] */
+} sy_backend_lane;
+
+/* Rows [begin, end) of a batch, all of the expert in one slot. */
+typedef struct sy_backend_group {
+    uint32_t slot;
+    uint32_t begin, end;
+} sy_backend_group;
+
+/* What opens a pool's memory to other processes of this machine; bytes mean nothing elsewhere. */
+typedef struct sy_backend_export {
+    uint8_t handle[64];
+    uint64_t slot_bytes;
+    uint32_t n_slots;
+    uint32_t reserved;
+} sy_backend_export;
 
 typedef struct sy_backend {
     uint32_t abi;     /* SY_BACKEND_ABI */
@@ -97,6 +165,63 @@ typedef struct sy_backend {
     /* Takes bytes on the host and twice as many on the device, for the time of the call. */
     int (*measure_copies)(sy_backend_bandwidth *out, sy_backend_handle *handle, uint64_t bytes,
                           char *why);
+
+    /* ---- experts: what follows was added to ABI 1 ---- */
+
+    /* Takes all memory that the pool will ever use: the slots in one piece, the lanes, and the way
+     * in and out for weights. SY_BACKEND_OK: the caller owns *out and ends it with pool_close;
+     * otherwise it is NULL. SY_BACKEND_ENOMEM: not even one slot has room, with figures. */
+    int (*pool_open)(sy_backend_pool **out, sy_backend_handle *handle,
+                     const sy_backend_pool_config *config, char *why);
+    void (*pool_close)(sy_backend_pool *pool); /* waits for what is under way; accepts NULL */
+    void (*pool_describe)(sy_backend_pool_info *out, const sy_backend_pool *pool);
+
+    /* The four of weights, for one slot from one thread at a time, for different slots from any,
+     * also while batches are submitted: their copies go by a stream of lowest priority, in pieces
+     * of a megabyte at most. A slot that a batch under way names must not be written.
+     *
+     * Rows [row, row + n_rows) of a part, row-major and packed as sy_dtype has them, biases as rows
+     * of one fp32. row is a multiple of 16, and so is n_rows unless the part ends there. A slot has
+     * what was written last; one that was never written has garbage. slot_write has read `rows`
+     * when it returns, but the device may still be busy: slot_read, slot_hash and slot_flush wait.
+     */
+    int (*slot_write)(sy_backend_pool *pool, uint32_t slot, uint32_t part, uint32_t row,
+                      uint32_t n_rows, const void *rows, char *why);
+    int (*slot_flush)(sy_backend_pool *pool, uint32_t slot, char *why);
+    int (*slot_read)(void *rows, sy_backend_pool *pool, uint32_t slot, uint32_t part, uint32_t row,
+                     uint32_t n_rows, char *why);
+    /* Of all that the slot holds, computed on the device (sy_cuda_hash.h): equal for equal weights
+     * in any slot of any pool of this configuration, whatever was in the slot before. */
+    int (*slot_hash)(uint64_t *out, sy_backend_pool *pool, uint32_t slot, char *why);
+
+    /* Bytes [offset, offset + n) of a slot from another pool of the same configuration, in this
+     * process; there when it returns. Directly between devices where they can, else through the
+     * host. */
+    int (*slot_copy)(sy_backend_pool *to, uint32_t to_slot, sy_backend_pool *from,
+                     uint32_t from_slot, uint64_t offset, uint64_t n, char *why);
+    /* The same from another process. pool_export: what the owner hands out. pool_import:
+     * SY_BACKEND_EINVAL when it is not a pool of slots like `like`'s; the caller ends *out with
+     * remote_close, before `like`. The owner may die meanwhile: slot_pull then fails or gives
+     * garbage, so what was pulled is hashed before it is used. */
+    int (*pool_export)(sy_backend_export *out, sy_backend_pool *pool, char *why);
+    int (*pool_import)(sy_backend_remote **out, sy_backend_pool *like,
+                       const sy_backend_export *from, char *why);
+    void (*remote_close)(sy_backend_remote *remote); /* accepts NULL */
+    int (*slot_pull)(sy_backend_pool *to, uint32_t to_slot, sy_backend_remote *from,
+                     uint32_t from_slot, uint64_t offset, uint64_t n, char *why);
+
+    /* Batches. lane < n_lanes; one thread at a time for a lane, any for others. */
+    void (*lane)(sy_backend_lane *out, const sy_backend_pool *pool, uint32_t lane);
+    /* Begins y[r] = expert(x[x_row[r]]) for the rows of every group; groups lie one after the other
+     * from row 0 on and end at n_rows. The lane is free: no submit without a finished wait before.
+     * n_x, n_rows <= rows_max; x_row[r] < n_x, slot < n_slots, else SY_BACKEND_EINVAL. Never waits
+     * for the device. */
+    int (*submit)(sy_backend_pool *pool, uint32_t lane, uint32_t n_x, uint32_t n_rows,
+                  const sy_backend_group *group, uint32_t n_groups, char *why);
+    /* Waits until the lane's batch is done, for timeout_us at most (0: looks once): *done tells.
+     * *device_us: how long the device was busy with it. A lane without a batch is done. */
+    int (*wait)(int *done, float *device_us, sy_backend_pool *pool, uint32_t lane,
+                uint32_t timeout_us, char *why);
 } sy_backend;
 
 /* SY_BACKEND_ENTRY. abi: the caller's. Returns a table that lives as long as the process, or NULL:

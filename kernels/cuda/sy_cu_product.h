@@ -83,6 +83,12 @@ struct sy_cu_up {
     {
         return static_cast<const uint4 *>(e.gate_up);
     }
+    /* FP8: the numbers of the rows that a row block has in its halves, k_blocks for each. */
+    __device__ __forceinline__ const float *scales(const sy_cuda_expert &e, uint32_t half,
+                                                   uint32_t block, uint32_t k_blocks) const
+    {
+        return (half == 0 ? e.gate_scale : e.up_scale) + (size_t)(block * 8 / 128) * k_blocks;
+    }
     __device__ __forceinline__ const uint16_t *row(const sy_cuda_batch &b, uint32_t r) const
     {
         const size_t from = x_row == nullptr ? r : x_row[r];
@@ -112,6 +118,11 @@ struct sy_cu_down {
     __device__ __forceinline__ const uint4 *weights(const sy_cuda_expert &e) const
     {
         return static_cast<const uint4 *>(e.down);
+    }
+    __device__ __forceinline__ const float *scales(const sy_cuda_expert &e, uint32_t,
+                                                   uint32_t block, uint32_t k_blocks) const
+    {
+        return e.down_scale + (size_t)(block * 16 / 128) * k_blocks;
     }
     __device__ __forceinline__ const uint16_t *row(const sy_cuda_batch &b, uint32_t r) const
     {
@@ -145,5 +156,15 @@ static __device__ __forceinline__ void sy_cu_store_sums(const Side &side, const 
 /* The tiled variants, cu_experts_tiled.cu; for cu_experts.cu alone. */
 int sy_cu_up_tiled(const sy_cu_up &side, const sy_cuda_batch &batch, void *stream);
 int sy_cu_down_tiled(const sy_cu_down &side, const sy_cuda_batch &batch, void *stream);
+
+/* Quantised weights, every variant: cu_experts_q8.cu and those beside it, which have them for
+ * sy_cu_up and sy_cu_down; for cu_experts.cu alone. n_blocks: side.n_blocks(b). */
+struct sy_cu_q8;
+struct sy_cu_q4;
+struct sy_cu_fp8;
+struct sy_cu_mxfp4;
+template <class Form, class Side>
+int sy_cu_launch_quant(const Side &side, const sy_cuda_batch &b, uint32_t n_blocks,
+                       sy_cuda_variant variant, void *stream);
 
 #endif

@@ -17,6 +17,24 @@ static __device__ __forceinline__ void sy_mma_bf16(float c[4], uint4 a, uint32_t
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
+/* a * b + c of both bf16 halves of a word, each rounded once; denormals count as what they are. */
+static __device__ __forceinline__ uint32_t sy_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t d;
+
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+/* An f16, which fp32 holds exactly. */
+static __device__ __forceinline__ float sy_widen_f16(uint16_t v)
+{
+    float f;
+
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v));
+    return f;
+}
+
 static __device__ __forceinline__ uint32_t sy_shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);

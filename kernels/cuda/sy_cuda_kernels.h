@@ -10,6 +10,11 @@
  * core adds those 16 is the device's own, so two devices of one kind give the same bits, two kinds
  * may not. Within a device, the bits of a token depend on the token and the expert alone: variant,
  * tile, and what else is in the batch change nothing.
+ * Weights held in fewer bits have the same arithmetic but for their scales: every code is exactly a
+ * bf16; a block of 32 inputs is two instructions from +0, whose sum p is scaled by one fused
+ * multiply-add, y = fma(scale, p, y), block after block in ascending order from +0 (FP8, whose
+ * scales reach over 128 inputs, too). So nothing is rounded that weights held as bf16 would not
+ * round, and a weight that is a NaN, or a scale, makes NaN of what it takes part in.
  *
  * Dimensions: T tokens, H hidden, F ffn, E experts, K experts a token, R = T*K rows sorted by
  * expert; padded(n): n rounded up to 64. Rows of activations lie padded(n) elements apart, their
@@ -26,11 +31,25 @@ extern "C" {
 
 /* ---- experts ---- */
 
-/* One expert's weights, packed as sy_cuda_pack.h says, each 16-byte aligned. */
+/* How weights are held. The blocks are sy_dtype's of the same name; FP8: e4m3 with one fp32 scale
+ * for 128 rows by 128 inputs; MXFP4: e2m1 in blocks of 32 inputs with a power of two. */
+typedef enum sy_cuda_weights {
+    SY_CUDA_BF16,
+    SY_CUDA_Q8,
+    SY_CUDA_Q4,
+    SY_CUDA_FP8,
+    SY_CUDA_MXFP4,
+    N_SY_CUDA_WEIGHTS
+} sy_cuda_weights;
+
+/* One expert's weights, packed as sy_cuda_slot.h does, each 16-byte aligned. */
 typedef struct sy_cuda_expert {
     const void *gate_up;                          /* 2 * padded(F) by H */
     const void *down;                             /* H by F */
     const float *gate_bias, *up_bias, *down_bias; /* [F], [F], [H], or NULL */
+    /* FP8 alone: row-major, a number for 128 rows by 128 inputs, [ceil(F/128), ceil(H/128)] for
+     * gate and for up, [ceil(H/128), ceil(F/128)] for down. */
+    const float *gate_scale, *up_scale, *down_scale;
 } sy_cuda_expert;
 
 /* Rows [begin, end) of the batch, all of experts[expert]; at most as many as the variant has. */
@@ -67,7 +86,8 @@ typedef struct sy_cuda_batch {
     uint32_t tiles_max;      /* what the launch is sized for; 0: nothing is launched */
     uint32_t hidden, ffn;    /* H, F >= 1 */
     sy_cuda_mlp mlp;
-    float mlp_limit; /* CLAMPED: > 0 */
+    float mlp_limit;         /* CLAMPED: > 0 */
+    sy_cuda_weights weights; /* of all the experts */
 } sy_cuda_batch;
 
 /* h[r] = mlp(Gate x + gate_bias, Up x + up_bias) with x = row x_row[r] (NULL: row r), for the rows
@@ -96,22 +116,41 @@ int sy_cuda_combine(float *out, const float *y, const uint32_t *row, const float
 
 /* ---- gate ---- */
 
-enum { SY_CUDA_GATE_EXPERTS_MAX = 512, SY_CUDA_GATE_K_MAX = 32 };
-typedef enum sy_cuda_score { SY_CUDA_SOFTMAX, SY_CUDA_SIGMOID } sy_cuda_score;
-/* As sy_gate_desc of the model has them. */
+enum {
+    SY_CUDA_GATE_EXPERTS_MAX = 512,
+    SY_CUDA_GATE_K_MAX = 32,
+    SY_CUDA_GATE_GROUPS_MAX = 64,
+    SY_CUDA_GATE_GROUP_BEST_MAX = 2
+};
+/* The values, and the numbers, of sy_gate_score. */
+typedef enum sy_cuda_score {
+    SY_CUDA_SOFTMAX,
+    SY_CUDA_SIGMOID,
+    SY_CUDA_SIGMOID_CHOSEN,
+    SY_CUDA_SOFTMAX_CHOSEN,
+    SY_CUDA_SPARSEMIXER
+} sy_cuda_score;
+/* As sy_gate_desc of the model has them, and as sy_gate_check has accepted them for n_experts and
+ * k, within the limits above. A gate that scales the input of an expert needs nothing here: its
+ * weight is returned like any other. */
 typedef struct sy_cuda_gate {
     sy_cuda_score score;
-    uint32_t n_experts, k; /* 1 <= k <= n_experts, within the limits above */
+    uint32_t n_experts, k; /* 1 <= k <= n_experts */
     int renormalise;
     float scale, norm_epsilon, norm_min;
+    float sparse_epsilon;                     /* SPARSEMIXER, whose k is at most 2 */
+    uint32_t n_group, topk_group, group_best; /* n_group 0 or 1: no groups */
 } sy_cuda_gate;
-/* One token of logits s[E]: score = softmax(s), or 1 / (1 + exp(-s)) of each; choice = score + bias
- * (NULL: score); chosen are the k largest choices, of equals the lower id, NaN after every number;
- * weight = score, renormalised: w /= max(sum w + norm_epsilon, norm_min), then times scale. The
- * bits of sy_kernels.h's softmax and vexp. logits: [T,E] fp32; expert, weight: [T,k] in descending
- * choice. gate: host. */
-int sy_cuda_gate_topk(uint32_t *expert, float *weight, const float *logits, const float *bias,
-                      uint32_t n_tokens, const sy_cuda_gate *gate, void *stream);
+/* What sy_route_select of sy_route.h chooses and weighs, token by token, bit for bit (one NaN
+ * counts for another): of equals the lower id, NaN after every number. The logits of a token are
+ * logits[t] + logit_bias; choice_bias takes part in the choice alone. Either is [E] or NULL;
+ * SPARSEMIXER has no choice_bias. logits: [T,E] fp32, left as they are; expert, weight: [T,k] in
+ * descending choice. Logits that are not finite are not refused, as sy_route does: whoever has not
+ * looked at the activations gets weights that may be NaN, and distinct experts all the same. gate:
+ * host. */
+int sy_cuda_gate_topk(uint32_t *expert, float *weight, const float *logits, const float *logit_bias,
+                      const float *choice_bias, uint32_t n_tokens, const sy_cuda_gate *gate,
+                      void *stream);
 
 #ifdef __cplusplus
 }

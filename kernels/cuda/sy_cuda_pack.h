@@ -1,5 +1,6 @@
-/* sy_cuda_pack.h - how expert weights lie in a GPU's memory, and how they get there and back. Plain
- * C, no CUDA: the bytes are made on the host and copied as they are.
+/* sy_cuda_pack.h - how bf16 weights of experts lie in a GPU's memory, and how they get there and
+ * back. Plain C, no CUDA: the bytes are made on the host and copied as they are. sy_cuda_slot.h has
+ * the same on the device, for every kind of weights.
  *
  * W[N,K] is cut into blocks of 16 rows by 64 inputs, padded with zeros; block (i, j) is the 2048
  * bytes at (i * ceil(K/64) + j) * 2048. It holds the A fragments of four mma.sync.m16n8k16, lane by

@@ -1,7 +1,7 @@
 /* sy_shard_build.c - a shard from its bytes, in steps that the caller paces. Bytes are rounded, if
  * the store's format is another than theirs, and packed as soon as the rows of one panel are there,
  * so that beside the packed shard there is never more than one panel's rows; whole panels are taken
- * from where they lie, if they lie there as they read. */
+ * from where they lie, if they lie there as they read. On a GPU they are packed by the device. */
 #include "sy_shard.h"
 
 #include <stdarg.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "sy_file.h"
+#include "sy_shard_home_internal.h"
 #include "sy_shard_internal.h"
 
 static const sy_role part_role[SY_SHARD_PARTS_MAX] = {
@@ -66,16 +67,55 @@ static sy_status check_stored(const sy_model *model, sy_dtype weights, uint32_t 
     return SY_OK;
 }
 
-sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store,
+static int is_part_of(const sy_shard_form *form, const sy_shard_form *own, unsigned i)
+{
+    return form->dtype[i] == own->dtype[i] && form->rows[i] == own->rows[i] &&
+           form->cols[i] == own->cols[i];
+}
+
+int sy_shard_is_form_of(const sy_shard_form *form, const sy_shard_form *own)
+{
+    unsigned i = 0;
+
+    if (form->n != own->n) return 0;
+    while (i < own->n && is_part_of(form, own, i)) i++;
+    return i == own->n;
+}
+
+/* Where the weights will lie. */
+static sy_status make_shard(sy_shard_builder *b, sy_shard_home *home, sy_activations activations,
+                            uint32_t layer, uint32_t expert, sy_error *err)
+{
+    uint32_t slot;
+    sy_status st;
+
+    if (home == NULL) {
+        b->shard = sy_shard_make(&b->held, activations, layer, expert);
+        return b->shard == NULL ? SY_ENOMEM : SY_OK;
+    }
+    SY_ASSERT(sy_shard_is_form_of(&b->held, sy_shard_home_form(home)));
+    st = sy_shard_home_take(&slot, home, err);
+    if (st != SY_OK) {
+        sy_error_where(err, NULL, (int32_t)layer, (int32_t)expert, NULL);
+        return st;
+    }
+    b->shard = sy_shard_make_on(home, slot, &b->held, activations, layer, expert);
+    if (b->shard != NULL) return SY_OK;
+    sy_shard_home_give(home, slot);
+    return SY_ENOMEM;
+}
+
+sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store, sy_shard_home *home,
                                 const sy_model *model, sy_precision precision, uint32_t layer,
                                 uint32_t expert, sy_error *err)
 {
     const sy_model_desc *desc = sy_model_describe(model);
     sy_shard_builder *b;
+    sy_status st;
 
     *out = NULL;
     if (precision.weights != SY_DTYPE_NONE) {
-        const sy_status st = check_stored(model, precision.weights, layer, expert, err);
+        st = check_stored(model, precision.weights, layer, expert, err);
         if (st != SY_OK) return st;
     }
     b = calloc(1, sizeof(*b));
@@ -86,14 +126,18 @@ sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store,
     sy_shard_form_of(&b->held, model, precision.weights, layer, expert);
     b->in = &b->held;
     b->total_bytes = sy_shard_form_bytes(b->in);
-    b->shard = sy_shard_make(&b->held, precision.activations, layer, expert);
     b->stage = malloc(SY_MAX(panel_rows_bytes(&b->held), panel_rows_bytes(&b->stored)));
     b->read = malloc(panel_rows_bytes(&b->stored));
     b->rounded = malloc(panel_rows_bytes(&b->held));
     b->digest = sy_digest_open();
-    if (b->shard == NULL || b->stage == NULL || b->read == NULL || b->rounded == NULL ||
-        b->digest == NULL)
+    if (b->stage == NULL || b->read == NULL || b->rounded == NULL || b->digest == NULL)
         goto no_memory;
+    st = make_shard(b, home, precision.activations, layer, expert, err);
+    if (st == SY_ENOMEM) goto no_memory;
+    if (st != SY_OK) {
+        sy_shard_builder_free(b);
+        return st;
+    }
     b->shard->mlp = desc->mlp;
     b->shard->mlp_limit = desc->mlp_limit;
     *out = b;
@@ -106,27 +150,15 @@ no_memory:
 void sy_shard_builder_free(sy_shard_builder *builder)
 {
     if (builder == NULL) return;
+    if (builder->shard != NULL && builder->shard->home != NULL)
+        sy_shard_home_settle(builder->shard->home, builder->shard->slot);
     sy_shard_free(builder->shard);
+    if (builder->source != NULL) sy_shard_put(builder->store, builder->source);
     sy_digest_free(builder->digest);
     free(builder->stage);
     free(builder->read);
     free(builder->rounded);
     free(builder);
-}
-
-static int is_part_of(const sy_shard_form *form, const sy_shard_form *own, unsigned i)
-{
-    return form->dtype[i] == own->dtype[i] && form->rows[i] == own->rows[i] &&
-           form->cols[i] == own->cols[i];
-}
-
-static int is_form_of(const sy_shard_form *form, const sy_shard_form *own)
-{
-    unsigned i = 0;
-
-    if (form->n != own->n) return 0;
-    while (i < own->n && is_part_of(form, own, i)) i++;
-    return i == own->n;
 }
 
 static sy_status refuse_form(const sy_shard_form *form, const sy_shard_form *own, uint32_t layer,
@@ -153,24 +185,25 @@ static sy_status refuse_form(const sy_shard_form *form, const sy_shard_form *own
                                                  : "the sender serves another checkpoint");
 }
 
-/* wait: as sy_shard_claim has it. */
-static sy_status begin(sy_shard_builder **out, sy_shard_store *store, uint32_t layer,
-                       uint32_t expert, const sy_shard_form *form, int wait, sy_error *err)
+static sy_status begin(sy_shard_builder **out, sy_shard_store *store, sy_shard_home *home,
+                       uint32_t layer, uint32_t expert, const sy_shard_form *form,
+                       sy_shard_claiming claiming, sy_error *err)
 {
     const sy_model *model = sy_shard_store_model(store);
     const sy_precision precision = sy_shard_store_precision(store);
     sy_shard_form own;
-    uint64_t bytes;
+    uint64_t packed_bytes, bytes;
     sy_status st;
 
     *out = NULL;
     sy_shard_form_of(&own, model, precision.weights, layer, expert);
-    bytes = sy_shard_packed_bytes(&own);
-    if (form != NULL && bytes > 0 && !is_form_of(form, &own))
+    packed_bytes = sy_shard_packed_bytes(&own);
+    if (form != NULL && packed_bytes > 0 && !sy_shard_is_form_of(form, &own))
         return refuse_form(form, &own, layer, expert, err);
-    st = sy_shard_claim(store, layer, expert, bytes, wait, err);
+    bytes = home == NULL ? packed_bytes : 0;
+    st = sy_shard_claim(store, layer, expert, home, bytes, claiming, err);
     if (st != SY_OK) return st;
-    st = sy_shard_builder_open(out, store, model, precision, layer, expert, err);
+    st = sy_shard_builder_open(out, store, home, model, precision, layer, expert, err);
     if (st != SY_OK) sy_shard_settle(store, layer, expert, bytes, NULL);
     return st;
 }
@@ -178,7 +211,14 @@ static sy_status begin(sy_shard_builder **out, sy_shard_store *store, uint32_t l
 sy_status sy_shard_begin(sy_shard_builder **out, sy_shard_store *store, uint32_t layer,
                          uint32_t expert, const sy_shard_form *form, sy_error *err)
 {
-    return begin(out, store, layer, expert, form, 0, err);
+    return begin(out, store, NULL, layer, expert, form, SY_SHARD_CLAIM_NEW, err);
+}
+
+sy_status sy_shard_begin_on(sy_shard_builder **out, sy_shard_store *store, sy_shard_home *home,
+                            uint32_t layer, uint32_t expert, const sy_shard_form *form,
+                            sy_error *err)
+{
+    return begin(out, store, home, layer, expert, form, SY_SHARD_CLAIM_COPY, err);
 }
 
 /* ---- bytes in ---- */
@@ -197,6 +237,12 @@ static uint64_t elements(sy_dtype dtype, uint32_t n, uint32_t k)
     return n * (sy_dtype_is_quant(dtype) ? blocks * SY_QUANT_BLOCK : k);
 }
 
+size_t sy_shard_builder_wants(const sy_shard_builder *b)
+{
+    if (b->added_bytes == b->total_bytes) return 0;
+    return panel_rows(b) * row_bytes_of(b->in, b->part) - b->staged_bytes;
+}
+
 static sy_status round_rows(sy_shard_builder *b, const uint8_t *rows, uint32_t n, sy_error *err)
 {
     const sy_panels w = sy_shard_part(b->shard, b->part);
@@ -211,13 +257,29 @@ static sy_status round_rows(sy_shard_builder *b, const uint8_t *rows, uint32_t n
     return SY_OK;
 }
 
+/* rows: of one panel, as held; maybe in the map of a file, which may end under them: no other
+ * library reads there, for it may hold a lock. */
+static sy_status place_panel(const sy_shard_builder *b, const sy_panels *w, const uint8_t *rows,
+                             uint32_t n, sy_error *err)
+{
+    const sy_shard *s = b->shard;
+
+    if (s->home != NULL) {
+        if (rows != b->rounded) memcpy(b->rounded, rows, n * row_bytes_of(&b->held, b->part));
+        return sy_shard_home_write(s->home, s->slot, b->part, (uint32_t)(b->panel * SY_PANEL), n,
+                                   b->rounded, err);
+    }
+    uint8_t *to = (uint8_t *)(uintptr_t)w->data + b->panel * sy_panels_bytes(w->dtype, 1, w->k);
+    sy_panels_pack(to, rows, w->dtype, n, w->k, 0, 1); /* the panel as a matrix of its own */
+    return SY_OK;
+}
+
 /* rows: of one panel, in the form that comes in. */
 static sy_status pack_panel(sy_shard_builder *b, const uint8_t *rows, sy_error *err)
 {
     const sy_panels w = sy_shard_part(b->shard, b->part);
     const sy_dtype dtype = b->in->dtype[b->part];
     const uint32_t n = panel_rows(b);
-    uint8_t *to = (uint8_t *)(uintptr_t)w.data + b->panel * sy_panels_bytes(w.dtype, 1, w.k);
 
     if (!sy_model_is_sound(b->model, rows, dtype, elements(dtype, n, w.k)))
         return sy_shard_refuse(b->shard, SY_EDATALOSS, "SHARD_CORRUPT", err,
@@ -230,7 +292,8 @@ static sy_status pack_panel(sy_shard_builder *b, const uint8_t *rows, sy_error *
         if (st != SY_OK) return st;
         rows = b->rounded;
     }
-    sy_panels_pack(to, rows, w.dtype, n, w.k, 0, 1); /* the panel as a matrix of its own */
+    const sy_status st = place_panel(b, &w, rows, n, err);
+    if (st != SY_OK) return st;
     if (++b->panel == sy_panels_count(w.n)) {
         b->panel = 0;
         b->part++;
@@ -266,12 +329,16 @@ static sy_status take(sy_shard_builder *b, const uint8_t *data, size_t n, sy_err
 }
 
 /* The form of all bytes is that of the first; none may follow a failure. */
-static sy_status choose_form(sy_shard_builder *b, const sy_shard_form *in, sy_error *err)
+sy_status sy_shard_builder_choose(sy_shard_builder *b, const sy_shard_form *in, sy_error *err)
 {
     if (b->failed)
         return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err,
                                "it failed before: begin again");
-    if (in == b->in || is_form_of(in, b->in)) return SY_OK;
+    if (b->direct)
+        return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err,
+                               "it was begun with a copy from %s: begin again",
+                               sy_shard_home_name(b->source->home));
+    if (in == b->in || sy_shard_is_form_of(in, b->in)) return SY_OK;
     if (b->added_bytes > 0)
         return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err,
                                "it was begun with bytes of %s: begin again",
@@ -296,7 +363,7 @@ static sy_status add(sy_shard_builder *b, const void *data, size_t n, sy_error *
 
 sy_status sy_shard_add(sy_shard_builder *builder, const void *data, size_t n, sy_error *err)
 {
-    const sy_status st = choose_form(builder, &builder->held, err);
+    const sy_status st = sy_shard_builder_choose(builder, &builder->held, err);
 
     return st == SY_OK ? add(builder, data, n, err) : st;
 }
@@ -377,7 +444,7 @@ static sy_status add_piece(sy_shard_builder *b, size_t n_max, size_t *n, sy_erro
 sy_status sy_shard_add_from_checkpoint(sy_shard_builder *builder, size_t n_max, int *done,
                                        sy_error *err)
 {
-    sy_status st = choose_form(builder, &builder->stored, err);
+    sy_status st = sy_shard_builder_choose(builder, &builder->stored, err);
 
     *done = 0;
     if (st != SY_OK) return st;
@@ -400,7 +467,7 @@ static void publish(sy_shard_builder *builder)
 
     builder->shard = NULL;
     sy_shard_builder_free(builder);
-    sy_shard_settle(store, shard->layer, shard->expert, shard->bytes, shard);
+    sy_shard_settle(store, shard->layer, shard->expert, sy_shard_host_bytes(shard), shard);
 }
 
 void sy_shard_publish(sy_shard_builder *builder)
@@ -414,7 +481,7 @@ void sy_shard_abandon(sy_shard_builder *builder)
     if (builder == NULL) return;
     sy_shard_store *store = builder->store;
     const uint32_t layer = builder->shard->layer, expert = builder->shard->expert;
-    const uint64_t bytes = builder->shard->bytes;
+    const uint64_t bytes = sy_shard_host_bytes(builder->shard);
 
     sy_shard_builder_free(builder);
     if (store != NULL) sy_shard_settle(store, layer, expert, bytes, NULL);
@@ -424,7 +491,7 @@ sy_status sy_shard_load(sy_shard_store *store, uint32_t layer, uint32_t expert, 
 {
     sy_shard_builder *builder;
     int done;
-    sy_status st = begin(&builder, store, layer, expert, NULL, 1, err);
+    sy_status st = begin(&builder, store, NULL, layer, expert, NULL, SY_SHARD_CLAIM_WAIT, err);
 
     if (st == SY_EEXISTS) {
         sy_error_clear(err);

@@ -374,7 +374,10 @@ sy_status sy_shard_compute(float *y, const float *x, size_t x_stride, const uint
              .kernels = kernels};
     sy_status st;
 
-    for (size_t i = 0; i < n_groups; i++) j.rows = SY_MAX(j.rows, groups[i].end);
+    for (size_t i = 0; i < n_groups; i++) {
+        SY_ASSERT(groups[i].shard->home == NULL);
+        j.rows = SY_MAX(j.rows, groups[i].end);
+    }
     if (j.rows == 0) return SY_OK;
     j.activations = groups[0].shard->activations;
     const int rounded = j.activations != SY_ACT_F32;

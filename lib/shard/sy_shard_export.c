@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "sy_shard_home_internal.h"
 #include "sy_shard_internal.h"
 
 void sy_shard_form_of(sy_shard_form *out, const sy_model *model, sy_dtype weights, uint32_t layer,
@@ -44,6 +45,7 @@ uint64_t sy_shard_form_bytes(const sy_shard_form *form)
 
 unsigned sy_shard_parts(const sy_shard *shard)
 {
+    if (shard->home != NULL) return sy_shard_home_form(shard->home)->n;
     return shard->gate_bias == NULL ? SY_SHARD_MATRICES : SY_SHARD_PARTS_MAX;
 }
 
@@ -141,21 +143,39 @@ static size_t export_step(uint8_t *dst, const sy_panels *w, uint64_t at, size_t 
     return rows * row_bytes;
 }
 
-size_t sy_shard_export(const sy_shard *shard, uint64_t offset, void *dst, size_t n)
+sy_status sy_shard_read(size_t *n_read, const sy_shard *shard, uint64_t offset, void *dst, size_t n,
+                        sy_error *err)
 {
-    size_t done = 0;
+    size_t *done = n_read;
 
+    *done = 0;
     for (unsigned i = 0; i < sy_shard_parts(shard); i++) {
         const sy_panels w = sy_shard_part(shard, i);
         const uint64_t bytes = (uint64_t)w.n * sy_dtype_row_bytes(w.dtype, w.k);
 
-        while (offset < bytes && done < n) {
-            const size_t step = export_step((uint8_t *)dst + done, &w, offset,
-                                            (size_t)SY_MIN((uint64_t)(n - done), bytes - offset));
-            done += step;
+        while (offset < bytes && *done < n) {
+            const size_t most = (size_t)SY_MIN((uint64_t)(n - *done), bytes - offset);
+            size_t step = 0;
+            if (shard->home == NULL) {
+                step = export_step((uint8_t *)dst + *done, &w, offset, most);
+            } else {
+                const sy_status st = sy_shard_home_export(&step, (uint8_t *)dst + *done, shard, i,
+                                                          offset, most, err);
+                if (st != SY_OK) return st;
+            }
+            *done += step;
             offset += step;
         }
         offset -= SY_MIN(offset, bytes);
     }
+    return SY_OK;
+}
+
+size_t sy_shard_export(const sy_shard *shard, uint64_t offset, void *dst, size_t n)
+{
+    size_t done;
+    const sy_status st = sy_shard_read(&done, shard, offset, dst, n, NULL);
+
+    (void)st; /* what a device does not give is missing at the end */
     return done;
 }

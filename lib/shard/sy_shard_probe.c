@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "sy_hash.h"
+#include "sy_shard_home_internal.h"
 #include "sy_shard_internal.h"
 
 /* Products that the reference kernels are asked for, a matrix: all of a small shard, some panels of
@@ -26,7 +27,12 @@ typedef struct probe {
     sy_qrows x_rounded;
 } probe;
 
-static void canonical_nan(float *x, size_t n)
+float sy_shard_probe_input(size_t i)
+{
+    return 2 * sy_unit_float(sy_splitmix64(i)) - 1;
+}
+
+void sy_shard_canonical_nan(float *x, size_t n)
 {
     static const uint32_t bits = 0x7fc00000u;
 
@@ -54,8 +60,8 @@ static sy_panels panels_of(const sy_panels *w, size_t panel, uint32_t panels)
 
 static int differs(float *got, float *want, uint32_t n)
 {
-    canonical_nan(got, n);
-    canonical_nan(want, n);
+    sy_shard_canonical_nan(got, n);
+    sy_shard_canonical_nan(want, n);
     return memcmp(got, want, n * sizeof(*got)) != 0;
 }
 
@@ -175,7 +181,7 @@ static sy_status probe_open(probe *p, const sy_shard *shard)
     p->x = malloc(shard->gate.k * sizeof(*p->x));
     p->y = malloc(shard->down.n * sizeof(*p->y));
     if (p->x == NULL || p->y == NULL) return SY_ENOMEM;
-    for (size_t i = 0; i < shard->gate.k; i++) p->x[i] = 2 * sy_unit_float(sy_splitmix64(i)) - 1;
+    for (size_t i = 0; i < shard->gate.k; i++) p->x[i] = sy_shard_probe_input(i);
     if (shard->activations == SY_ACT_F32) return SY_OK;
     p->rounded = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
     if (p->rounded == NULL) return SY_ENOMEM;
@@ -204,7 +210,7 @@ sy_status sy_shard_probe(uint64_t *out, const sy_shard *shard, const sy_kernels 
     SY_TRY(probe_open(&p, shard));
     SY_TRY(sy_shard_compute(p.y, p.x, shard->gate.k, NULL, &group, 1, &p.scratch, NULL, kernels));
     wrong = check[shard->activations](&p);
-    canonical_nan(p.y, shard->down.n);
+    sy_shard_canonical_nan(p.y, shard->down.n);
     *out = sy_digest(p.y, shard->down.n * sizeof(*p.y));
     if (wrong != NULL)
         st = sy_shard_refuse(shard, SY_EDATALOSS, "SHARD_PROBE", err,

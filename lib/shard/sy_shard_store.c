@@ -7,10 +7,11 @@
 #include <stdlib.h>
 
 #include "sy_pages.h"
+#include "sy_shard_home_internal.h"
 #include "sy_shard_internal.h"
 
 typedef struct slot {
-    sy_shard *shard;
+    sy_shard *shard;   /* what readers find; while a copy of it is built, the one before */
     uint32_t building; /* somebody has claimed it */
 } slot;
 
@@ -23,7 +24,7 @@ struct sy_shard_store {
     const sy_model *model;
     sy_precision precision;
     uint32_t layers, experts;
-    uint64_t memory_max, bytes; /* bytes: of what is in memory, still held, or claimed */
+    uint64_t memory_max, bytes; /* bytes: of what is in host memory, still held, or claimed */
     uint32_t count;
     pthread_mutex_t mutex;
     pthread_cond_t settled;
@@ -135,10 +136,34 @@ sy_shard *sy_shard_make(const sy_shard_form *form, sy_activations activations, u
     return &made->shard;
 }
 
+sy_shard *sy_shard_make_on(sy_shard_home *home, uint32_t slot_id, const sy_shard_form *form,
+                           sy_activations activations, uint32_t layer, uint32_t expert)
+{
+    held *made = calloc(1, sizeof(*made));
+
+    if (made == NULL) return NULL;
+    made->shard = (sy_shard){
+        .layer = layer,
+        .expert = expert,
+        .home = home,
+        .slot = slot_id,
+        .activations = activations,
+        .gate = {NULL, form->dtype[0], form->rows[0], form->cols[0]},
+        .up = {NULL, form->dtype[1], form->rows[1], form->cols[1]},
+        .down = {NULL, form->dtype[2], form->rows[2], form->cols[2]},
+        .bytes = sy_shard_home_slot_bytes(home),
+    };
+    made->refs = 1;
+    return &made->shard;
+}
+
 void sy_shard_free(sy_shard *shard)
 {
     if (shard == NULL) return;
-    sy_pages_free((void *)(uintptr_t)shard->gate.data, shard->bytes); /* all parts in one */
+    if (shard->home != NULL)
+        sy_shard_home_give(shard->home, shard->slot);
+    else
+        sy_pages_free((void *)(uintptr_t)shard->gate.data, shard->bytes); /* all parts in one */
     free((held *)shard);
 }
 
@@ -162,14 +187,16 @@ static slot *slot_of(sy_shard_store *store, uint32_t layer, uint32_t expert)
     return &store->table[(size_t)layer * store->experts + expert];
 }
 
-static sy_status claim_locked(sy_shard_store *store, slot *s, uint64_t bytes, int wait,
-                              sy_error *err)
+static sy_status claim_locked(sy_shard_store *store, slot *s, const sy_shard_home *home,
+                              uint64_t bytes, sy_shard_claiming claiming, sy_error *err)
 {
     const uint64_t max = store->memory_max;
 
-    while (wait && s->building) pthread_cond_wait(&store->settled, &store->mutex);
+    while (claiming == SY_SHARD_CLAIM_WAIT && s->building && s->shard == NULL)
+        pthread_cond_wait(&store->settled, &store->mutex);
+    if (s->shard != NULL && (claiming != SY_SHARD_CLAIM_COPY || s->shard->home == home))
+        return sy_error_set(err, SY_EEXISTS, "it is in memory already");
     if (s->building) return sy_error_set(err, SY_EEXISTS, "it is being loaded already");
-    if (s->shard != NULL) return sy_error_set(err, SY_EEXISTS, "it is in memory already");
     if (max != 0 && (store->bytes > max || bytes > max - store->bytes)) {
         sy_error_set(
             err, SY_ELIMIT, "needs %llu bytes, has %llu of %llu", (unsigned long long)bytes,
@@ -182,38 +209,20 @@ static sy_status claim_locked(sy_shard_store *store, slot *s, uint64_t bytes, in
     return SY_OK;
 }
 
-sy_status sy_shard_claim(sy_shard_store *store, uint32_t layer, uint32_t expert, uint64_t bytes,
-                         int wait, sy_error *err)
+sy_status sy_shard_claim(sy_shard_store *store, uint32_t layer, uint32_t expert,
+                         const sy_shard_home *home, uint64_t bytes, sy_shard_claiming claiming,
+                         sy_error *err)
 {
     slot *s = slot_of(store, layer, expert);
     sy_status st;
 
     if (s == NULL) return sy_shard_missing(layer, expert, err);
     pthread_mutex_lock(&store->mutex);
-    st = claim_locked(store, s, bytes, wait, err);
+    st = claim_locked(store, s, home, bytes, claiming, err);
     pthread_mutex_unlock(&store->mutex);
     if (st != SY_OK) sy_error_where(err, NULL, (int32_t)layer, (int32_t)expert, NULL);
     return st;
 }
-
-void sy_shard_settle(sy_shard_store *store, uint32_t layer, uint32_t expert, uint64_t bytes,
-                     sy_shard *shard)
-{
-    slot *s = slot_of(store, layer, expert);
-
-    pthread_mutex_lock(&store->mutex);
-    SY_ASSERT(s->building && s->shard == NULL);
-    s->building = 0;
-    s->shard = shard;
-    if (shard != NULL)
-        store->count++;
-    else
-        store->bytes -= bytes;
-    pthread_cond_broadcast(&store->settled);
-    pthread_mutex_unlock(&store->mutex);
-}
-
-/* ---- readers ---- */
 
 /* Returns the shard when this was the last reference: the caller frees it, without the mutex. */
 static sy_shard *put_locked(sy_shard *shard)
@@ -224,7 +233,7 @@ static sy_shard *put_locked(sy_shard *shard)
 /* The bytes count until they are really gone, so that a limit is never passed. */
 static void release(sy_shard_store *store, sy_shard *last)
 {
-    const uint64_t bytes = last == NULL ? 0 : last->bytes;
+    const uint64_t bytes = last == NULL ? 0 : sy_shard_host_bytes(last);
 
     if (last == NULL) return;
     sy_shard_free(last);
@@ -232,6 +241,31 @@ static void release(sy_shard_store *store, sy_shard *last)
     store->bytes -= bytes;
     pthread_mutex_unlock(&store->mutex);
 }
+
+void sy_shard_settle(sy_shard_store *store, uint32_t layer, uint32_t expert, uint64_t bytes,
+                     sy_shard *shard)
+{
+    slot *s = slot_of(store, layer, expert);
+    sy_shard *last = NULL;
+
+    pthread_mutex_lock(&store->mutex);
+    SY_ASSERT(s->building);
+    s->building = 0;
+    if (shard != NULL) {
+        if (s->shard != NULL)
+            last = put_locked(s->shard);
+        else
+            store->count++;
+        s->shard = shard;
+    } else {
+        store->bytes -= bytes;
+    }
+    pthread_cond_broadcast(&store->settled);
+    pthread_mutex_unlock(&store->mutex);
+    release(store, last);
+}
+
+/* ---- readers ---- */
 
 int sy_shard_unload(sy_shard_store *store, uint32_t layer, uint32_t expert)
 {

@@ -63,6 +63,11 @@ __global__ void copy_kernel(uint4 *out, const uint4 *in)
     out[i] = stage[n - 1 - i];
 }
 
+__global__ void count_kernel(uint32_t *out, emu_probe_range range)
+{
+    out[threadIdx.x] = range.first + threadIdx.x * range.step;
+}
+
 extern "C" int emu_probe_mma(float *c, const uint32_t *a, const uint32_t *b, void *stream)
 {
     return SY_LAUNCH(mma_kernel, dim3(1), dim3(32), stream, c, a, b);
@@ -88,4 +93,10 @@ extern "C" int emu_probe_copies(uint32_t *out, const uint32_t *in, uint32_t n, v
 {
     return SY_LAUNCH(copy_kernel, dim3(1), dim3(n), stream, reinterpret_cast<uint4 *>(out),
                      reinterpret_cast<const uint4 *>(in));
+}
+
+extern "C" int emu_probe_count(uint32_t *out, uint32_t n, const emu_probe_range *range,
+                               void *stream)
+{
+    return SY_LAUNCH(count_kernel, dim3(1), dim3(n), stream, out, *range);
 }

@@ -23,6 +23,11 @@ int emu_probe_reduce(uint32_t *out, const uint32_t *in, uint32_t blocks, uint32_
 /* out[i] = in[n - 1 - i], through shared memory by asynchronous copies of 16 bytes; n of them, n <=
  * 128. Odd ones are skipped: they come out as zeros. */
 int emu_probe_copies(uint32_t *out, const uint32_t *in, uint32_t n, void *stream);
+/* out[i] = first + i * step for i < n <= 1024. range: host memory, read during the call. */
+typedef struct emu_probe_range {
+    uint32_t first, step;
+} emu_probe_range;
+int emu_probe_count(uint32_t *out, uint32_t n, const emu_probe_range *range, void *stream);
 
 #ifdef __cplusplus
 }

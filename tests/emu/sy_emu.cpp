@@ -1,5 +1,7 @@
 /* sy_emu.cpp - launches, the order of threads, barriers, and the memory of a block. */
+#include "sy_emu_lock.h"
 #include "sy_emu_state.h"
+#include "sy_emu_stream.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,11 +27,31 @@ sy_emu_launch_state sy_emu;
 enum order_kind { LINEAR, REVERSE, RANDOM };
 static order_kind order;
 static uint64_t random_state;
-static std::vector<sy_emu_fiber> *pool;
-static size_t pool_next;
 static void (*kernel)(void *);
 static void *kernel_argument;
-static char end_token;
+static char *end_token; /* of this launch alone: launches order nothing by their own */
+static sy_emu_lock turn_to_launch;
+static thread_local bool launches;
+static sy_emu_enqueue enqueue;
+
+/* With TSan every OS thread has its own, since what one has left on a stack is not for another. */
+struct fiber_pool {
+    std::vector<sy_emu_fiber> fiber;
+    size_t next = 0;
+
+    ~fiber_pool()
+    {
+        sy_emu_fiber_ignore_begin();
+        for (sy_emu_fiber &f : fiber) sy_emu_fiber_close(&f);
+        sy_emu_fiber_ignore_end();
+    }
+};
+#ifdef SY_EMU_TSAN
+static thread_local fiber_pool own_pool;
+#else
+static fiber_pool &own_pool = *new fiber_pool; /* kept for good: others may run at the exit */
+#endif
+static fiber_pool *pool; /* of the running launch */
 
 struct shared_array {
     const void *key;
@@ -47,7 +69,7 @@ void sy_emu_die(const char *format, ...)
 {
     va_list args;
 
-    if (sy_emu.current != nullptr) {
+    if (launches && sy_emu.current != nullptr) {
         const sy_emu_place &p = sy_emu.current->place;
         fprintf(stderr, "sy_emu: block (%u,%u,%u), thread (%u,%u,%u): ", p.block.x, p.block.y,
                 p.block.z, p.thread.x, p.thread.y, p.thread.z);
@@ -157,7 +179,7 @@ static void close_memory(void)
 #ifdef SY_EMU_ASAN
     __asan_unpoison_memory_region(block.memory, sizeof(sy_emu_tokens) + SHARED_MAX + 34 * GAP);
 #endif
-    sy_emu_fiber_free_after(block.memory, &end_token);
+    free(block.memory);
 }
 
 /* ---- threads ---- */
@@ -182,7 +204,7 @@ static void thread_main(void)
 
     sy_emu_fiber_acquire(&sy_emu.tokens->start);
     kernel(kernel_argument);
-    sy_emu_fiber_release(&end_token);
+    sy_emu_fiber_release(end_token);
     check_nobody_waits(self);
     self->state = SY_EMU_LEFT;
     sy_emu.n_live--;
@@ -206,12 +228,12 @@ static void open_threads(dim3 grid, dim3 size, uint3 at)
         t->id = i;
         t->state = SY_EMU_READY;
         t->copies.n = t->copies.n_landed = t->copies.n_groups = 0;
-        t->fiber = &(*pool)[(pool_next + i) % pool->size()];
+        t->fiber = &pool->fiber[(pool->next + i) % pool->fiber.size()];
         sy_emu_fiber_prepare(t->fiber, thread_main);
         sy_emu.warp[i / 32].members |= 1u << i % 32;
         sy_emu.warp[i / 32].live |= 1u << i % 32;
     }
-    pool_next = (pool_next + n) % pool->size();
+    pool->next = (pool->next + n) % pool->fiber.size();
     sy_emu.n_live = n;
     sy_emu.n_at_barrier = 0;
     sy_emu.barrier_sum = 0;
@@ -219,13 +241,10 @@ static void open_threads(dim3 grid, dim3 size, uint3 at)
 
 static void open_pool(unsigned n)
 {
-    if (pool == nullptr) {
-        pool = new std::vector<sy_emu_fiber>;
-        sy_emu_fiber_adopt(&sy_emu.host);
-    }
-    while (pool->size() < (size_t)n * SETS) {
-        pool->emplace_back();
-        sy_emu_fiber_open(&pool->back());
+    pool = &own_pool;
+    while (pool->fiber.size() < (size_t)n * SETS) {
+        pool->fiber.emplace_back();
+        sy_emu_fiber_open(&pool->fiber.back());
     }
 }
 
@@ -298,20 +317,10 @@ static void run_threads(void)
     }
 }
 
-void sy_emu_launch(dim3 grid, dim3 size, void (*body)(void *), void *argument)
+static void run_blocks(dim3 grid, dim3 size)
 {
-    const size_t n = (size_t)size.x * size.y * size.z;
     std::vector<unsigned> turn((size_t)grid.x * grid.y * grid.z);
 
-    if (sy_emu.current != nullptr) sy_emu_die("launches a kernel");
-    if (n < 1 || n > SY_EMU_THREADS_MAX) sy_emu_die("a block of %zu threads", n);
-    if (turn.empty() || grid.y > 65535 || grid.z > 65535)
-        sy_emu_die("a grid of (%u,%u,%u)", grid.x, grid.y, grid.z);
-    read_order();
-    open_pool((unsigned)n);
-    kernel = body;
-    kernel_argument = argument;
-    sy_emu.n_threads = (unsigned)n;
     permute(turn);
     for (unsigned i : turn) {
         open_memory();
@@ -319,5 +328,46 @@ void sy_emu_launch(dim3 grid, dim3 size, void (*body)(void *), void *argument)
         run_threads();
         close_memory();
     }
-    sy_emu_fiber_acquire(&end_token);
+}
+
+void sy_emu_launch(dim3 grid, dim3 size, void (*body)(void *), void *argument, bool on_stream)
+{
+    const size_t n = (size_t)size.x * size.y * size.z;
+    const size_t n_blocks = (size_t)grid.x * grid.y * grid.z;
+
+    if (launches) sy_emu_die("launches a kernel");
+    if (n < 1 || n > SY_EMU_THREADS_MAX) sy_emu_die("a block of %zu threads", n);
+    if (n_blocks == 0 || grid.y > 65535 || grid.z > 65535)
+        sy_emu_die("a grid of (%u,%u,%u)", grid.x, grid.y, grid.z);
+    sy_emu_lock_take(&turn_to_launch);
+    sy_emu_fiber_ignore_begin();
+    launches = true;
+    read_order();
+    open_pool((unsigned)n);
+    sy_emu_fiber_adopt(&sy_emu.host, !on_stream);
+    end_token = static_cast<char *>(malloc(1));
+    kernel = body;
+    kernel_argument = argument;
+    sy_emu.n_threads = (unsigned)n;
+    run_blocks(grid, size);
+    sy_emu_fiber_acquire(end_token);
+    free(end_token);
+    launches = false;
+    sy_emu_fiber_ignore_end();
+    sy_emu_lock_give(&turn_to_launch);
+}
+
+/* ---- streams ---- */
+
+void sy_emu_stream_set_enqueue(sy_emu_enqueue by)
+{
+    __atomic_store_n(&enqueue, by, __ATOMIC_RELEASE);
+}
+
+int sy_emu_enqueue_on(void *stream, void (*run)(void *), void (*drop)(void *), void *argument)
+{
+    const sy_emu_enqueue by = __atomic_load_n(&enqueue, __ATOMIC_ACQUIRE);
+
+    if (by == nullptr) sy_emu_die("a launch on a stream, and there is no runtime");
+    return by(stream, run, drop, argument);
 }

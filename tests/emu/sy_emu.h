@@ -1,5 +1,7 @@
 /* sy_emu.h - what a .cu file sees of CUDA when a C++ compiler builds it: every thread of a block is
- * a fiber, blocks run one after another on the calling OS thread. For tests alone.
+ * a fiber, blocks run one after another on one OS thread: the caller's for a launch on stream NULL,
+ * which has run when the launch returns; otherwise the stream's (sy_emu_stream.h), where launches
+ * of all threads take turns, with the arguments as they were at the launch. For tests alone.
  *
  * It is unkind where CUDA promises nothing. Fibers, and blocks, run in the order that SY_EMU_ORDER
  * in the environment says: "linear", "reverse", or "random:SEED" (the default, with seed 1), drawn
@@ -9,11 +11,13 @@
  * primitive names a lane that has left, when threads have left before a barrier, when nobody can go
  * on, when something is written past a shared array, and when a thread leaves copies behind.
  *
- * With ThreadSanitizer every CUDA thread is a fiber of its own there, too, and only the start and
- * end of a launch, __syncthreads and __syncwarp order memory: shuffles, mma and atomics do not. So
- * a race, in shared or global memory, is reported with its two lines whatever the values were; one
- * between blocks, when fewer than SETS (sy_emu.cpp) lie from one to the other. What an atomic or a
- * fence would order is beyond it: memory is sequentially consistent.
+ * With ThreadSanitizer every CUDA thread of stream NULL is a fiber of its own there, too, and only
+ * the start and end of a launch, __syncthreads and __syncwarp order memory: shuffles, mma and
+ * atomics do not. So a race, in shared or global memory, is reported with its two lines whatever
+ * the values were; one between blocks, when fewer than SETS (sy_emu.cpp) lie from one to the other.
+ * On a stream all of a kernel is one thread, the stream's, so that launches, and only they, are
+ * held against each other. What an atomic or a fence would order is beyond it: memory is
+ * sequentially consistent.
  *
  * Not emulated: dynamic shared memory, clusters, wgmma, TMA, device-side rounding of the tensor
  * core (sums here are exact, rounded once), and time. */
@@ -24,6 +28,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+#include <tuple>
 
 #define __global__ static
 #define __device__
@@ -52,7 +58,9 @@ struct sy_emu_place {
     unsigned lane;
 };
 const sy_emu_place *sy_emu_here(void); /* of the running thread */
-void sy_emu_launch(dim3 grid, dim3 block, void (*body)(void *), void *argument);
+void sy_emu_launch(dim3 grid, dim3 block, void (*body)(void *), void *argument, bool on_stream);
+/* Has run(argument), and at last drop(argument), called in the stream's turn: 0 or an error. */
+int sy_emu_enqueue_on(void *stream, void (*run)(void *), void (*drop)(void *), void *argument);
 /* The array of this block that `key` stands for, 16-byte aligned. */
 void *sy_emu_shared(const void *key, size_t n);
 
@@ -90,14 +98,42 @@ int sy_emu_copy_land(int keep, void **to, const void **from);
 #define blockDim  (sy_emu_here()->block_dim)
 #define gridDim   (sy_emu_here()->grid_dim)
 
-template <class Body> static inline int sy_emu_run(dim3 grid, dim3 block, Body body)
+/* A launch, with the arguments as they are now. */
+template <class... Parameters> struct sy_emu_call {
+    dim3 grid, block;
+    void (*kernel)(Parameters...);
+    std::tuple<Parameters...> arguments;
+
+    static void thread(void *self)
+    {
+        sy_emu_call *call = static_cast<sy_emu_call *>(self);
+        std::apply(call->kernel, call->arguments);
+    }
+    static void run(void *self)
+    {
+        sy_emu_call *call = static_cast<sy_emu_call *>(self);
+        sy_emu_launch(call->grid, call->block, thread, self, true);
+    }
+    static void drop(void *self)
+    {
+        delete static_cast<sy_emu_call *>(self);
+    }
+};
+template <class... Parameters, class... Arguments>
+static inline int sy_emu_run(dim3 grid, dim3 block, void *stream, void (*kernel)(Parameters...),
+                             Arguments &&...arguments)
 {
-    sy_emu_launch(
-        grid, block, [](void *b) { (*static_cast<Body *>(b))(); }, &body);
+    typedef sy_emu_call<Parameters...> call;
+    const std::tuple<Parameters...> now(static_cast<Parameters>(arguments)...);
+
+    if (stream != nullptr)
+        return sy_emu_enqueue_on(stream, call::run, call::drop, new call{grid, block, kernel, now});
+    call self{grid, block, kernel, now};
+    sy_emu_launch(grid, block, call::thread, &self, false);
     return 0;
 }
 #define SY_LAUNCH(kernel, grid, block, stream, ...) \
-    ((void)(stream), sy_emu_run((grid), (block), [&] { kernel(__VA_ARGS__); }))
+    sy_emu_run((grid), (block), (void *)(stream), (kernel), __VA_ARGS__)
 #define SY_SHARED(T, name, dims)      \
     static const char name##_key = 0; \
     typedef T name##_type dims;       \
@@ -203,6 +239,10 @@ template <class T> static inline T __ldg(const T *p)
 {
     return *p;
 }
+static inline int __popc(uint32_t bits)
+{
+    return __builtin_popcount(bits);
+}
 static inline uint32_t min(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
@@ -230,6 +270,29 @@ static inline void sy_mma_bf16(float c[4], uint4 a, uint32_t b0, uint32_t b1,
     const uint32_t word[6] = {a.x, a.y, a.z, a.w, b0, b1};
 
     sy_emu_mma(c, word, line);
+}
+
+/* Rounds more than once where the result is no bf16; the kernels want only what is one. */
+static inline uint32_t sy_emu_fma_bf16(uint32_t a, uint32_t b, uint32_t c)
+{
+    const float f = (float)((double)__uint_as_float(a << 16) * (double)__uint_as_float(b << 16) +
+                            (double)__uint_as_float(c << 16));
+    const uint32_t bits = __float_as_uint(f);
+
+    if (f != f) return 0x7fff; /* the NaN that the instruction gives */
+    return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+static inline uint32_t sy_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    return sy_emu_fma_bf16(a & 0xffffu, b & 0xffffu, c & 0xffffu) |
+           sy_emu_fma_bf16(a >> 16, b >> 16, c >> 16) << 16;
+}
+static inline float sy_widen_f16(uint16_t v)
+{
+    const uint32_t sign = (uint32_t)(v & 0x8000) << 16;
+    const uint32_t magnitude = __float_as_uint(__uint_as_float((v & 0x7fffu) << 13) * 0x1p112f);
+
+    return __uint_as_float(sign | ((v & 0x7c00) == 0x7c00 ? magnitude | 0x7f800000u : magnitude));
 }
 
 /* Rows are read here, by the lane that gets them, so that the sanitizers see it. */

@@ -12,6 +12,8 @@
 #endif
 #ifdef SY_EMU_TSAN
 #include <sanitizer/tsan_interface.h>
+extern "C" void __tsan_ignore_thread_begin(void);
+extern "C" void __tsan_ignore_thread_end(void);
 #endif
 #ifdef SY_EMU_ASAN
 #include <sanitizer/asan_interface.h>
@@ -37,7 +39,8 @@ asm(".text\n"
 #endif
 
 static sy_emu_fiber *starting; /* whose entry runs next */
-static sy_emu_fiber *own;      /* the OS thread's */
+static sy_emu_fiber *own;      /* the OS thread's that launches */
+static bool are_apart;
 
 void sy_emu_fiber_open(sy_emu_fiber *fiber)
 {
@@ -52,23 +55,37 @@ void sy_emu_fiber_open(sy_emu_fiber *fiber)
     *fiber = {};
     fiber->stack = static_cast<char *>(map) + guard;
     fiber->stack_bytes = stack_bytes;
-#ifdef SY_EMU_TSAN
-    fiber->sanitizer = __tsan_create_fiber(0);
-#endif
 #ifndef __x86_64__
     fiber->sp = new ucontext_t();
 #endif
 }
 
-void sy_emu_fiber_adopt(sy_emu_fiber *fiber)
+void sy_emu_fiber_close(sy_emu_fiber *fiber)
 {
+    const size_t guard = (size_t)sysconf(_SC_PAGESIZE);
+
+#ifdef SY_EMU_TSAN
+    if (fiber->sanitizer != nullptr) __tsan_destroy_fiber(fiber->sanitizer);
+#endif
+#ifndef __x86_64__
+    delete static_cast<ucontext_t *>(fiber->sp);
+#endif
+    munmap(fiber->stack - guard, guard + fiber->stack_bytes);
+}
+
+void sy_emu_fiber_adopt(sy_emu_fiber *fiber, bool apart)
+{
+#ifndef __x86_64__
+    void *context = fiber->sp != nullptr ? fiber->sp : new ucontext_t();
+#endif
     *fiber = {};
     own = fiber;
+    are_apart = apart;
 #ifdef SY_EMU_TSAN
     fiber->sanitizer = __tsan_get_current_fiber();
 #endif
 #ifndef __x86_64__
-    fiber->sp = new ucontext_t();
+    fiber->sp = context;
 #endif
 }
 
@@ -80,7 +97,7 @@ static void begin(void)
     const void *from = nullptr;
     size_t n = 0;
     __sanitizer_finish_switch_fiber(nullptr, &from, &n);
-    if (own->stack == nullptr) { /* only here does one learn where the first stack lies */
+    if (own->stack == nullptr) { /* only here does one learn where the OS thread's lies */
         own->stack = static_cast<char *>(const_cast<void *>(from));
         own->stack_bytes = n;
     }
@@ -92,6 +109,9 @@ static void begin(void)
 void sy_emu_fiber_prepare(sy_emu_fiber *fiber, void (*entry)(void))
 {
     fiber->entry = entry;
+#ifdef SY_EMU_TSAN
+    if (are_apart && fiber->sanitizer == nullptr) fiber->sanitizer = __tsan_create_fiber(0);
+#endif
 #ifdef SY_EMU_ASAN
     __asan_unpoison_memory_region(fiber->stack, fiber->stack_bytes);
     fiber->sanitizer = nullptr;
@@ -116,7 +136,11 @@ static void change(sy_emu_fiber *from, sy_emu_fiber *to, [[maybe_unused]] void *
 {
     starting = to;
 #ifdef SY_EMU_TSAN
-    __tsan_switch_to_fiber(to->sanitizer, __tsan_switch_to_fiber_no_sync);
+    if (are_apart) {
+        __tsan_switch_to_fiber(to->sanitizer, __tsan_switch_to_fiber_no_sync);
+    } else if (from == own) {
+        sy_emu_fiber_ignore_end();
+    }
 #endif
 #ifdef SY_EMU_ASAN
     __sanitizer_start_switch_fiber(fake_stack, to->stack, to->stack_bytes);
@@ -128,6 +152,9 @@ static void change(sy_emu_fiber *from, sy_emu_fiber *to, [[maybe_unused]] void *
 #endif
 #ifdef SY_EMU_ASAN
     __sanitizer_finish_switch_fiber(from->sanitizer, nullptr, nullptr);
+#endif
+#ifdef SY_EMU_TSAN
+    if (!are_apart && from == own) sy_emu_fiber_ignore_begin();
 #endif
 }
 
@@ -156,17 +183,16 @@ void sy_emu_fiber_acquire([[maybe_unused]] void *token)
 #endif
 }
 
-void sy_emu_fiber_free_after(void *memory, [[maybe_unused]] void *token)
+void sy_emu_fiber_ignore_begin(void)
 {
 #ifdef SY_EMU_TSAN
-    /* A fiber of its own acquires: the caller must stay ignorant of what the threads did. */
-    static void *janitor = __tsan_create_fiber(0);
-    void *caller = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(janitor, __tsan_switch_to_fiber_no_sync);
-    __tsan_acquire(token);
+    __tsan_ignore_thread_begin();
 #endif
-    free(memory);
+}
+
+void sy_emu_fiber_ignore_end(void)
+{
 #ifdef SY_EMU_TSAN
-    __tsan_switch_to_fiber(caller, __tsan_switch_to_fiber_no_sync);
+    __tsan_ignore_thread_end();
 #endif
 }

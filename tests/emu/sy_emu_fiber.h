@@ -1,6 +1,6 @@
 /* sy_emu_fiber.h - stacks and switching between them, as sanitizers have to be told of it. Private
- * to the emulator. All on one OS thread. SY_EMU_ASAN and SY_EMU_TSAN say what the tests are built
- * with. */
+ * to the emulator. On one OS thread at a time. SY_EMU_ASAN and SY_EMU_TSAN say what the tests are
+ * built with. */
 #ifndef SY_EMU_FIBER_H
 #define SY_EMU_FIBER_H
 
@@ -15,9 +15,13 @@ struct sy_emu_fiber {
     void (*entry)(void);
 };
 
-/* Takes a stack with a guard page below, kept for good: pools of fibers are never given back. */
+/* Takes a stack with a guard page below. */
 void sy_emu_fiber_open(sy_emu_fiber *fiber);
-void sy_emu_fiber_adopt(sy_emu_fiber *fiber); /* the OS thread itself */
+void sy_emu_fiber_close(sy_emu_fiber *fiber); /* one that has left */
+/* The OS thread itself, which is the calling one from now on. apart: for TSan every fiber is a
+ * thread of its own; otherwise all of them are this one, which must ignore (see below) until it
+ * switches. */
+void sy_emu_fiber_adopt(sy_emu_fiber *fiber, bool apart);
 /* The next switch to it begins entry(), which must leave through sy_emu_fiber_leave. */
 void sy_emu_fiber_prepare(sy_emu_fiber *fiber, void (*entry)(void));
 void sy_emu_fiber_switch(sy_emu_fiber *from, sy_emu_fiber *to);
@@ -26,7 +30,9 @@ void sy_emu_fiber_switch(sy_emu_fiber *from, sy_emu_fiber *to);
 /* What orders memory between fibers, for TSan; nothing elsewhere. */
 void sy_emu_fiber_release(void *token);
 void sy_emu_fiber_acquire(void *token);
-/* free(memory), after everything that released the token: or TSan would report the free itself. */
-void sy_emu_fiber_free_after(void *memory, void *token);
+/* Between these, but not in fibers, what the calling thread reads, writes and frees is not seen by
+ * TSan. */
+void sy_emu_fiber_ignore_begin(void);
+void sy_emu_fiber_ignore_end(void);
 
 #endif

@@ -2,24 +2,10 @@
  * same kernel without it, and looks at how that ends and what it says. What values or the emulator
  * itself can show must be caught in every build; races with ThreadSanitizer, overruns and
  * misaligned reads with the others. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
+#include "emu_child.h"
 #include "emu_planted.h"
 #include "sy_base.h"
 
-#ifndef SY_SANITIZE
-#define SY_SANITIZE ""
-#endif
 #define WRONG "is wrong"
 
 /* What the child says, as far as this build can tell; NULL: not more than the others. */
@@ -42,11 +28,6 @@ static const bug_case cases[N_EMU_BUGS] = {
     [BUG_LANE_LEFT] = {"a shuffle with lanes that have left", "names a lane that has left"},
     [BUG_LANES_APART] = {"lanes at different shuffles", "while other lanes are at that of line"},
 };
-
-static int sanitizes(const char *what)
-{
-    return strstr(SY_SANITIZE, what) != NULL;
-}
 
 /* ---- the child ---- */
 
@@ -74,48 +55,16 @@ static int child(emu_bug bug, int planted)
 
 /* ---- the parent ---- */
 
-typedef struct ending {
-    int clean; /* exit code 0 */
-    char said[1 << 14];
-} ending;
-
-static void run_child(ending *end, emu_bug bug, int planted, const char *order)
+static void run_child(emu_child_end *end, emu_bug bug, int planted, const char *order)
 {
     char text[16];
-    int channel[2], status;
-    size_t n = 0;
-    ssize_t got;
 
     snprintf(text, sizeof(text), "%d", (int)bug);
-    assert_int_equal(pipe(channel), 0);
-    const pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        setenv("SY_EMU_ORDER", order, 1);
-        setenv("TSAN_OPTIONS", "atexit_sleep_ms=0", 1); /* a second each, for nothing */
-        dup2(channel[1], STDERR_FILENO);
-        close(channel[0]);
-        close(channel[1]);
-        execl("/proc/self/exe", "test_emu_planted", text, planted ? "1" : "0", (char *)NULL);
-        _exit(127);
-    }
-    close(channel[1]);
-    /* What does not fit is read all the same, so that the child can end. */
-    char rest[4096];
-    for (;;) {
-        const size_t room = sizeof(end->said) - 1 - n;
-        got =
-            room > 0 ? read(channel[0], end->said + n, room) : read(channel[0], rest, sizeof(rest));
-        if (got <= 0) break;
-        if (room > 0) n += (size_t)got;
-    }
-    end->said[n] = '\0';
-    close(channel[0]);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    end->clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    emu_child_run(end, text, planted ? "1" : "0", order);
 }
 
-static void expect_said(const ending *end, const char *want, const bug_case *c, const char *order)
+static void expect_said(const emu_child_end *end, const char *want, const bug_case *c,
+                        const char *order)
 {
     if (want == NULL) return;
     if (end->clean) fail_msg("%s, order %s: not caught", c->what, order);
@@ -127,26 +76,26 @@ static const char *const orders[] = {"linear", "reverse", "random:1"};
 
 static void every_planted_bug_is_caught(void **state)
 {
-    static ending end;
+    static emu_child_end end;
 
     (void)state;
     for (int bug = 0; bug < N_EMU_BUGS; bug++)
         for (size_t o = 0; o < SY_COUNT_OF(orders); o++) {
             const bug_case *c = &cases[bug];
             run_child(&end, (emu_bug)bug, 1, orders[o]);
-            if (sanitizes("address") && c->address != NULL) {
+            if (emu_child_sanitizes("address") && c->address != NULL) {
                 expect_said(&end, c->address, c, orders[o]);
             } else {
                 expect_said(&end, c->any, c, orders[o]);
             }
-            if (sanitizes("undefined")) expect_said(&end, c->undefined, c, orders[o]);
-            if (sanitizes("thread")) expect_said(&end, c->thread, c, orders[o]);
+            if (emu_child_sanitizes("undefined")) expect_said(&end, c->undefined, c, orders[o]);
+            if (emu_child_sanitizes("thread")) expect_said(&end, c->thread, c, orders[o]);
         }
 }
 
 static void nothing_is_reported_without_the_bug(void **state)
 {
-    static ending end;
+    static emu_child_end end;
 
     (void)state;
     for (int bug = 0; bug < N_EMU_BUGS; bug++)
@@ -159,7 +108,7 @@ static void nothing_is_reported_without_the_bug(void **state)
 
 static void an_unknown_order_is_refused(void **state)
 {
-    static ending end;
+    static emu_child_end end;
 
     (void)state;
     run_child(&end, BUG_BARRIER_MISSING, 0, "random:x");

@@ -1,5 +1,5 @@
-/* effort.h - how much of a test is worth its time in this build. ThreadSanitizer looks for races, of
- * which one instruction set and one number of threads have as many as all of them. */
+/* effort.h - how much of a test is worth its time in this build. ThreadSanitizer looks for races,
+ * of which one instruction set and one number of threads have as many as all of them. */
 #ifndef EFFORT_H
 #define EFFORT_H
 

@@ -8,7 +8,8 @@
  *   FAKE_HOLE=1        an entry without a function
  *   FAKE_NO_ENTRY      a library that is no plugin
  *   FAKE_DEVICES=0     a driver without a device
- *   FAKE_NO_DRIVER     no driver at all */
+ *   FAKE_NO_DRIVER     no driver at all
+ *   FAKE_TWO_KINDS     the second device works, and is of another generation */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +73,10 @@ static int probe(sy_backend_system *system, sy_backend_device *device, uint32_t 
     why[0] = '\0';
     *n = FAKE_DEVICES;
     for (uint32_t i = 0; i < *n && i < max; i++) device[i] = all[i];
+#ifdef FAKE_TWO_KINDS
+    device[1].major = 8;
+    device[1].usable = 1;
+#endif
     return SY_BACKEND_OK;
 }
 
@@ -148,6 +153,114 @@ static int measure_copies(sy_backend_bandwidth *out, sy_backend_handle *handle, 
     return SY_BACKEND_OK;
 }
 
+/* ---- experts: these devices compute none ---- */
+
+struct sy_backend_pool {
+    sy_backend_pool_info info;
+};
+
+static const char no_pools[] = "a fake device computes no experts";
+
+static int pool_open(sy_backend_pool **out, sy_backend_handle *handle,
+                     const sy_backend_pool_config *config, char *why)
+{
+    (void)handle;
+    (void)config;
+    *out = NULL;
+    return refuse(why, SY_BACKEND_ENOMEM, no_pools);
+}
+
+static void pool_close(sy_backend_pool *pool)
+{
+    (void)pool;
+}
+
+static void pool_describe(sy_backend_pool_info *out, const sy_backend_pool *pool)
+{
+    *out = pool->info;
+}
+
+static int slot_write(sy_backend_pool *pool, uint32_t slot, uint32_t part, uint32_t row,
+                      uint32_t n_rows, const void *rows, char *why)
+{
+    (void)pool, (void)slot, (void)part, (void)row, (void)n_rows, (void)rows;
+    return refuse(why, SY_BACKEND_EINVAL, no_pools);
+}
+
+static int slot_flush(sy_backend_pool *pool, uint32_t slot, char *why)
+{
+    (void)pool, (void)slot;
+    return refuse(why, SY_BACKEND_EINVAL, no_pools);
+}
+
+static int slot_read(void *rows, sy_backend_pool *pool, uint32_t slot, uint32_t part, uint32_t row,
+                     uint32_t n_rows, char *why)
+{
+    (void)rows, (void)pool, (void)slot, (void)part, (void)row, (void)n_rows;
+    return refuse(why, SY_BACKEND_EINVAL, no_pools);
+}
+
+static int slot_hash(uint64_t *out, sy_backend_pool *pool, uint32_t slot, char *why)
+{
+    (void)out, (void)pool, (void)slot;
+    return refuse(why, SY_BACKEND_EINVAL, no_pools);
+}
+
+static int slot_copy(sy_backend_pool *to, uint32_t to_slot, sy_backend_pool *from,
+                     uint32_t from_slot, uint64_t offset, uint64_t n, char *why)
+{
+    (void)to, (void)to_slot, (void)from, (void)from_slot, (void)offset, (void)n;
+    return refuse(why, SY_BACKEND_EINVAL, no_pools);
+}
+
+static int pool_export(sy_backend_export *out, sy_backend_pool *pool, char *why)
+{
+    (void)out, (void)pool;
+    return refuse(why, SY_BACKEND_EINVAL, no_pools);
+}
+
+static int pool_import(sy_backend_remote **out, sy_backend_pool *like,
+                       const sy_backend_export *from, char *why)
+{
+    (void)like, (void)from;
+    *out = NULL;
+    return refuse(why, SY_BACKEND_EINVAL, no_pools);
+}
+
+static void remote_close(sy_backend_remote *remote)
+{
+    (void)remote;
+}
+
+static int slot_pull(sy_backend_pool *to, uint32_t to_slot, sy_backend_remote *from,
+                     uint32_t from_slot, uint64_t offset, uint64_t n, char *why)
+{
+    (void)to, (void)to_slot, (void)from, (void)from_slot, (void)offset, (void)n;
+    return refuse(why, SY_BACKEND_EINVAL, no_pools);
+}
+
+static void lane_memory(sy_backend_lane *out, const sy_backend_pool *pool, uint32_t lane)
+{
+    (void)pool, (void)lane;
+    *out = (sy_backend_lane){0};
+}
+
+static int submit(sy_backend_pool *pool, uint32_t lane, uint32_t n_x, uint32_t n_rows,
+                  const sy_backend_group *group, uint32_t n_groups, char *why)
+{
+    (void)pool, (void)lane, (void)n_x, (void)n_rows, (void)group, (void)n_groups;
+    return refuse(why, SY_BACKEND_EINVAL, no_pools);
+}
+
+static int wait_for(int *done, float *device_us, sy_backend_pool *pool, uint32_t lane,
+                    uint32_t timeout_us, char *why)
+{
+    (void)pool, (void)lane, (void)timeout_us;
+    *done = 0;
+    *device_us = 0;
+    return refuse(why, SY_BACKEND_EINVAL, no_pools);
+}
+
 static const sy_backend table = {
     .abi = FAKE_TABLE_ABI,
     .size = FAKE_SIZE,
@@ -161,7 +274,22 @@ static const sy_backend table = {
     .buffer_free = buffer_free,
     .copy_in = copy_in,
     .copy_out = copy_out,
-    .measure_copies = FAKE_HOLE ? NULL : measure_copies,
+    .measure_copies = measure_copies,
+    .pool_open = pool_open,
+    .pool_close = pool_close,
+    .pool_describe = pool_describe,
+    .slot_write = slot_write,
+    .slot_flush = slot_flush,
+    .slot_read = slot_read,
+    .slot_hash = slot_hash,
+    .slot_copy = slot_copy,
+    .pool_export = pool_export,
+    .pool_import = pool_import,
+    .remote_close = remote_close,
+    .slot_pull = slot_pull,
+    .lane = lane_memory,
+    .submit = submit,
+    .wait = FAKE_HOLE ? NULL : wait_for,
 };
 
 #ifdef FAKE_NO_ENTRY

@@ -1,6 +1,6 @@
-/* test_cuda_backend.c - the CUDA plugin's code over a runtime that is not there (fake_cudart.h):
- * what it tells of devices, how errors of the runtime arrive, and that nothing is left behind when
- * any call fails. */
+/* test_cuda_backend.c - the CUDA plugin's code over an emulated runtime (emu_cudart.h): what it
+ * tells of devices, how errors of the runtime arrive, and that nothing is left behind when any call
+ * fails. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,18 +11,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/sy_backend.h"
-#include "fake_cudart.h"
+#include "emu_cudart.h"
+#include "sy_backend.h"
 
 const sy_backend *sy_backend_get(uint32_t abi);
 
 static const sy_backend *cuda;
 static char why[SY_BACKEND_WHY_BYTES];
+static emu_cudart_machine *machine;
 
+/* Two devices that work. Whatever belongs to one may be used only while it is the current one. */
 static int begin(void **state)
 {
     (void)state;
-    fake_cuda_reset();
+    emu_cudart_reset();
+    machine = emu_cudart_machine_get();
+    machine->strict = 1;
+    for (int i = 0; i < EMU_CUDART_DEVICES_MAX;
+         i++) { /* a name without an end, as none should be */
+        memset(machine->device[i].name, 'N', sizeof(machine->device[i].name) - 1);
+    }
     cuda = sy_backend_get(SY_BACKEND_ABI);
     why[0] = '\0';
     return cuda == NULL;
@@ -31,7 +39,7 @@ static int begin(void **state)
 static int end(void **state)
 {
     (void)state;
-    return fake.n_live != 0;
+    return emu_cudart_n_live() != 0;
 }
 
 static void assert_says(const char *text, const char *part)
@@ -66,13 +74,13 @@ static void devices_are_described(void **state)
     assert_int_equal(probe(), SY_BACKEND_OK);
     assert_int_equal(n, 2);
     assert_int_equal(host.driver_version, 13000);
-    assert_int_equal(host.runtime_version, CUDART_VERSION);
+    assert_int_equal(host.runtime_version, 13000);
     assert_int_equal(strlen(device[1].name), sizeof(device[1].name) - 1);
     assert_string_equal(device[1].pci, "0000:01:00.0");
     assert_int_equal(device[1].major, 9);
     assert_int_equal(device[1].n_multiprocessors, 132);
     assert_int_equal(device[1].has_ecc, 1);
-    assert_int_equal(device[1].memory_bytes, (uint64_t)80 << 30);
+    assert_int_equal(device[1].memory_bytes, (uint64_t)256 << 20);
     assert_int_equal(device[1].usable, 1);
     assert_string_equal(device[1].why, "");
 }
@@ -80,18 +88,19 @@ static void devices_are_described(void **state)
 static void a_missing_driver_is_no_device_and_still_tells_the_versions(void **state)
 {
     (void)state;
-    fake.driver_version = 0;
+    machine->driver_version = 0;
     assert_int_equal(probe(), SY_BACKEND_ENODEVICE);
     assert_int_equal(n, 0);
     assert_int_equal(host.driver_version, 0);
     assert_int_equal(host.runtime_version, CUDART_VERSION);
-    assert_says(why, "the driver is too old (error 35)");
+    assert_says(why, "CUDA driver version is insufficient for CUDA runtime version "
+                     "(cudaErrorInsufficientDriver)");
 }
 
 static void a_driver_without_devices_is_no_device(void **state)
 {
     (void)state;
-    fake.n_devices = 0;
+    machine->n_devices = 0;
     assert_int_equal(probe(), SY_BACKEND_ENODEVICE);
     assert_says(why, "cudaGetDeviceCount");
 }
@@ -99,10 +108,10 @@ static void a_driver_without_devices_is_no_device(void **state)
 static void a_device_that_cannot_be_used_says_why_and_the_others_can(void **state)
 {
     (void)state;
-    fake.n_devices = 4;
-    fake.device[0].major = 7;
-    fake.device[1].compute_mode = cudaComputeModeProhibited;
-    fake.device[2].properties_error = cudaErrorECCUncorrectable;
+    machine->n_devices = 4;
+    machine->device[0].major = 7;
+    machine->device[1].compute_mode = cudaComputeModeProhibited;
+    machine->device[2].properties_error = cudaErrorECCUncorrectable;
     assert_int_equal(probe(), SY_BACKEND_OK);
     assert_int_equal(device[0].usable, 0);
     assert_says(device[0].why, "7.0 is older than 8.0");
@@ -116,7 +125,7 @@ static void a_device_that_cannot_be_used_says_why_and_the_others_can(void **stat
 static void more_devices_than_asked_for_are_counted_and_not_written(void **state)
 {
     (void)state;
-    fake.n_devices = 3;
+    machine->n_devices = 3;
     memset(device, 0xee, sizeof(device));
     assert_int_equal(cuda->probe(&host, device, 1, &n, why), SY_BACKEND_OK);
     assert_int_equal(n, 3);
@@ -222,15 +231,51 @@ static void two_devices_are_used_in_turn(void **state)
     const unsigned char byte = 1;
 
     (void)state;
+    machine->device[0].memory_bytes = 3 << 20;
     open_second();
     assert_int_equal(cuda->open(&first, 0, why), SY_BACKEND_OK);
     assert_int_equal(cuda->memory(first, &free_bytes, &total_bytes, why), SY_BACKEND_OK);
-    assert_int_equal(free_bytes, (uint64_t)79 << 30);
+    assert_int_equal(free_bytes, 3 << 20);
+    assert_int_equal(total_bytes, 3 << 20);
     assert_int_equal(cuda->copy_in(buffer, 0, &byte, 1, why), SY_BACKEND_OK);
     assert_int_equal(cuda->memory(handle, &free_bytes, &total_bytes, why), SY_BACKEND_OK);
-    assert_int_equal(free_bytes, (uint64_t)78 << 30);
+    assert_true(free_bytes <= total_bytes - BYTES);
+    assert_int_equal(total_bytes, 256 << 20);
     cuda->close(first);
     close_second();
+}
+
+static void a_device_that_is_full_says_so(void **state)
+{
+    sy_backend_buffer *more;
+
+    (void)state;
+    machine->device[1].memory_bytes = 2 << 20;
+    open_second();
+    assert_int_equal(cuda->buffer_alloc(&more, handle, 2 << 20, why), SY_BACKEND_ENOMEM);
+    assert_null(more);
+    assert_says(why, "cudaMalloc: out of memory (cudaErrorMemoryAllocation)");
+    close_second();
+}
+
+/* For good, and it alone. */
+static void a_lost_device_can_only_be_closed(void **state)
+{
+    sy_backend_handle *first;
+    unsigned char byte = 1;
+    uint64_t n_free, n_total;
+
+    (void)state;
+    assert_int_equal(cuda->open(&first, 0, why), SY_BACKEND_OK);
+    open_second();
+    emu_cudart_lose(1, cudaErrorIllegalAddress);
+    assert_int_equal(cuda->copy_in(buffer, 0, &byte, 1, why), SY_BACKEND_EDEVLOST);
+    assert_says(why, "an illegal memory access was encountered (cudaErrorIllegalAddress)");
+    assert_int_equal(cuda->copy_out(&byte, buffer, 0, 1, why), SY_BACKEND_EDEVLOST);
+    assert_int_equal(cuda->memory(handle, &n_free, &n_total, why), SY_BACKEND_EDEVLOST);
+    assert_int_equal(cuda->memory(first, &n_free, &n_total, why), SY_BACKEND_OK);
+    close_second();
+    cuda->close(first);
 }
 
 static void copies_are_measured_in_bytes_a_second(void **state)
@@ -238,13 +283,13 @@ static void copies_are_measured_in_bytes_a_second(void **state)
     sy_backend_bandwidth copies;
 
     (void)state;
-    fake.copy_ms = 0.5f;
+    machine->event_ms = 0.5;
     assert_int_equal(cuda->open(&handle, 1, why), SY_BACKEND_OK);
     assert_int_equal(cuda->measure_copies(&copies, handle, 1 << 20, why), SY_BACKEND_OK);
     assert_true(copies.to_device == 1048576 * 2e3);
     assert_true(copies.from_device == 1048576 * 2e3);
     assert_true(copies.on_device == 1048576 * 4e3);
-    fake.copy_ms = 0;
+    machine->event_ms = 0;
     assert_int_equal(cuda->measure_copies(&copies, handle, 1, why), SY_BACKEND_EINVAL);
     assert_says(why, "too fast");
     cuda->close(handle);
@@ -285,19 +330,21 @@ static void any_call_that_fails_leaves_nothing_behind(void **state)
     uint64_t n_calls;
 
     (void)state;
+    machine->event_ms = 1;
     assert_int_equal(session(), SY_BACKEND_OK);
-    n_calls = fake.n_calls - 2; /* those that end the buffer and the handle cannot be told */
+    n_calls = emu_cudart_n_calls(NULL) - 2; /* the last are those of the two ends */
     assert_in_range(n_calls, 60, 200);
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
         for (uint64_t at = 1; at <= n_calls; at++) {
-            fake_cuda_reset();
-            fake.fail_at = at;
-            fake.fail_with = cases[c].error;
+            begin(state);
+            machine->event_ms = 1;
+            emu_cudart_fail(NULL, at, cases[c].error);
             if (session() != cases[c].result)
-                fail_msg("call %d, error %d", (int)at, (int)cases[c].error);
-            assert_says(why, "an injected failure");
-            if (fake.n_live != 0) fail_msg("call %d leaves %d objects", (int)at, fake.n_live);
-            assert_int_equal(fake.last, cudaSuccess);
+                fail_msg("call %d, error %d: %s", (int)at, (int)cases[c].error, why);
+            assert_says(why, cudaGetErrorName(cases[c].error));
+            if (emu_cudart_n_live() != 0)
+                fail_msg("call %d leaves %d objects", (int)at, emu_cudart_n_live());
+            assert_int_equal(emu_cudart_last(), cudaSuccess);
         }
 }
 
@@ -307,18 +354,17 @@ static void a_probe_survives_any_call_that_fails(void **state)
 
     (void)state;
     assert_int_equal(probe(), SY_BACKEND_OK);
-    n_calls = fake.n_calls;
+    n_calls = emu_cudart_n_calls(NULL);
     for (uint64_t at = 1; at <= n_calls; at++) {
-        fake_cuda_reset();
-        fake.fail_at = at;
-        fake.fail_with = cudaErrorUnknown;
+        begin(state);
+        emu_cudart_fail(NULL, at, cudaErrorUnknown);
         if (at == 1) {
             assert_int_equal(probe(), SY_BACKEND_EFAILED);
             continue;
         }
         assert_int_equal(probe(), SY_BACKEND_OK);
         assert_int_equal(device[0].usable + device[1].usable, 1);
-        assert_says(device[device[0].usable].why, "an injected failure");
+        assert_says(device[device[0].usable].why, "unknown error (cudaErrorUnknown)");
     }
 }
 
@@ -339,6 +385,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(ranges_outside_of_a_buffer_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(what_makes_no_sense_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(two_devices_are_used_in_turn, begin, end),
+        cmocka_unit_test_setup_teardown(a_device_that_is_full_says_so, begin, end),
+        cmocka_unit_test_setup_teardown(a_lost_device_can_only_be_closed, begin, end),
         cmocka_unit_test_setup_teardown(copies_are_measured_in_bytes_a_second, begin, end),
         cmocka_unit_test_setup_teardown(any_call_that_fails_leaves_nothing_behind, begin, end),
         cmocka_unit_test_setup_teardown(a_probe_survives_any_call_that_fails, begin, end),

@@ -1,0 +1,7 @@
+/* cu_experts_q4.cu - experts whose weights are Q4. */
+#include "sy_cu_quant.h"
+
+template int sy_cu_launch_quant<sy_cu_q4>(const sy_cu_up &, const sy_cuda_batch &, uint32_t,
+                                          sy_cuda_variant, void *);
+template int sy_cu_launch_quant<sy_cu_q4>(const sy_cu_down &, const sy_cuda_batch &, uint32_t,
+                                          sy_cuda_variant, void *);

@@ -1,0 +1,144 @@
+/* home_fixture.h - emulated GPUs for the tests of this folder: the real plugin, built over an
+ * emulated runtime (tests/emu), with a file through which devices are told to fail. A device that
+ * was lost stays lost, so each test that loses one has its own. */
+#ifndef HOME_FIXTURE_H
+#define HOME_FIXTURE_H
+
+#include "../family_fixture.h"
+#include "sy_backend_load.h"
+#include "sy_shard_home.h"
+
+enum { N_DEVICES = 8, LANES = 2 };
+
+static const sy_backend *backend;
+static char control_path[64], control_dir[32];
+
+/* Before the first call of the runtime, which reads the environment. */
+static inline int devices_open(void **state)
+{
+    sy_error err = {0};
+
+    (void)state;
+    strcpy(control_dir, "/tmp/sy-home-XXXXXX");
+    if (mkdtemp(control_dir) == NULL) return -1;
+    snprintf(control_path, sizeof(control_path), "%s/control", control_dir);
+    setenv("SY_EMU_DEVICES", "8", 1);
+    setenv("SY_EMU_MEMORY_MB", "256", 1);
+    setenv("SY_EMU_CONTROL", control_path, 1);
+    if (sy_backend_load_file(&backend, SY_TEST_PLUGIN, "cuda", &err) == SY_OK) return 0;
+    print_error("%s\n", err.message);
+    return -1;
+}
+
+static inline int devices_close(void **state)
+{
+    (void)state;
+    unlink(control_path);
+    return rmdir(control_dir);
+}
+
+/* What the devices are to do from now on; "": nothing. */
+static inline void devices_told(const char *lines)
+{
+    char path[80];
+
+    snprintf(path, sizeof(path), "%s.new", control_path);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(lines, file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(rename(path, control_path), 0);
+}
+
+static inline sy_shard_home_config home_config(const test_shards *t, uint32_t number,
+                                               sy_dtype weights)
+{
+    static char name[N_DEVICES][16];
+
+    snprintf(name[number], sizeof(name[number]), "cuda:%u", number);
+    return (sy_shard_home_config){.backend = backend,
+                                  .number = number,
+                                  .name = name[number],
+                                  .model = t->model,
+                                  .weights = weights,
+                                  .lanes = LANES};
+}
+
+static inline sy_shard_home *home_open_as(const test_shards *t, uint32_t number, sy_dtype weights)
+{
+    const sy_shard_home_config config = home_config(t, number, weights);
+    sy_shard_home *home;
+    sy_error err = {0};
+
+    must(sy_shard_home_open(&home, &config, &err), &err);
+    return home;
+}
+
+static inline sy_shard_home *home_open(const test_shards *t, uint32_t number)
+{
+    return home_open_as(t, number, SY_DTYPE_NONE);
+}
+
+static inline sy_shard_builder *begin_on(sy_shard_store *store, sy_shard_home *home, uint32_t layer,
+                                         uint32_t expert)
+{
+    sy_shard_builder *builder;
+    sy_error err = {0};
+
+    must(sy_shard_begin_on(&builder, store, home, layer, expert, NULL, &err), &err);
+    return builder;
+}
+
+/* From the checkpoint to a home, or with home NULL to host memory: published, with a reference. */
+static inline const sy_shard *load_on(sy_shard_store *store, sy_shard_home *home, uint32_t layer,
+                                      uint32_t expert)
+{
+    sy_shard_builder *builder = begin_on(store, home, layer, expert);
+    sy_error err = {0};
+    int done = 0;
+
+    while (!done) must(sy_shard_add_from_checkpoint(builder, 3001, &done, &err), &err);
+    (void)build_verify(builder, sy_kernels_best());
+    sy_shard_publish(builder);
+    return sy_shard_get(store, layer, expert);
+}
+
+/* All bytes of a shard, in steps of `most`; the caller frees. */
+static inline uint8_t *exported(const sy_shard *shard, size_t most, size_t *n)
+{
+    sy_shard_form form;
+    size_t got, at = 0;
+
+    sy_shard_form_in_memory(&form, shard);
+    *n = (size_t)sy_shard_form_bytes(&form);
+    uint8_t *bytes = malloc(*n + 1);
+    assert_non_null(bytes);
+    while ((got = sy_shard_export(shard, at, bytes + at, SY_MIN(most, *n + 1 - at))) > 0) at += got;
+    assert_int_equal(at, *n);
+    return bytes;
+}
+
+static inline void expect_same_bytes(const sy_shard *got, const sy_shard *want)
+{
+    size_t n, n_want;
+    uint8_t *a = exported(got, 5000, &n), *b = exported(want, SIZE_MAX, &n_want);
+
+    assert_int_equal(n, n_want);
+    assert_memory_equal(a, b, n);
+    assert_int_equal(got->identity.content, sy_digest(a, n));
+    assert_int_equal(got->identity.content, want->identity.content);
+    free(a);
+    free(b);
+}
+
+static inline uint64_t slot_bytes(const sy_shard_home *home)
+{
+    return sy_shard_home_bytes_max(home) / sy_shard_home_slots(home);
+}
+
+static inline void expect_slots(const sy_shard_home *home, uint32_t n)
+{
+    assert_int_equal(sy_shard_home_bytes(home), n * slot_bytes(home));
+}
+
+#endif
