@@ -155,35 +155,79 @@ sy_status sy_cuda_check(const sy_cuda *cuda, uint32_t number, sy_error *err)
             err,
             sy_error_set(err, SY_EPRECONDITION, "cuda:%u cannot be used: %s", number, device->why),
             "DEVICE_UNUSABLE");
-    return refuse(err,
-                  sy_error_set(err, SY_EUNIMPLEMENTED,
-                               "cuda:%u (%s) could be used, but computing experts on it is not "
-                               "built yet: use cpu:N",
-                               number, device->name),
-                  "DEVICE_UNIMPLEMENTED");
+    return SY_OK;
 }
 
-static int names_cuda(const sy_device_list *list)
+/* ---- what is named ---- */
+
+static int names(const sy_device_list *list, sy_device_kind kind)
 {
     for (uint32_t i = 0; i < list->n; i++)
-        if (list->device[i].kind == SY_DEVICE_CUDA) return 1;
-    return list->every_cuda;
+        if (list->device[i].kind == kind) return 1;
+    return kind == SY_DEVICE_CUDA && list->every_cuda;
 }
 
-sy_status sy_devices_check(const sy_device_list *list, sy_error *err)
+static sy_status refuse_mixed(sy_error *err, const char *one, const char *other)
+{
+    return refuse(err,
+                  sy_error_set(err, SY_EINVAL,
+                               "%s and %s round differently, and a shard that moved from one to "
+                               "the other would change what it computes: start a node for each",
+                               one, other),
+                  "MIXED_ARITHMETIC");
+}
+
+/* Puts all of them where "cuda" stands for them. There are no others in the list: with a CUDA
+ * device the name is a second one, and CPU devices have another arithmetic. */
+static sy_status add_every(sy_device_list *list, const sy_cuda *cuda, sy_error *err)
+{
+    const uint32_t n = SY_MAX(cuda->n, 1u); /* none at all has a reason as well */
+
+    list->n = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const sy_status st = sy_cuda_check(cuda, i, err);
+        if (st != SY_OK) return st;
+        sy_device *device = &list->device[list->n++];
+        *device = (sy_device){.kind = SY_DEVICE_CUDA, .number = i};
+        snprintf(device->name, sizeof(device->name), "cuda:%u", i);
+    }
+    return SY_OK;
+}
+
+/* Bits depend on the compute capability. */
+static sy_status check_one_kind(const sy_device_list *list, const sy_cuda *cuda, sy_error *err)
+{
+    const sy_backend_device *first = &cuda->device[list->device[0].number];
+
+    for (uint32_t i = 1; i < list->n; i++) {
+        const sy_backend_device *d = &cuda->device[list->device[i].number];
+        char one[64], other[64];
+        if (d->major == first->major && d->minor == first->minor) continue;
+        snprintf(one, sizeof(one), "%s (compute capability %u.%u)", list->device[0].name,
+                 first->major, first->minor);
+        snprintf(other, sizeof(other), "%s (%u.%u)", list->device[i].name, d->major, d->minor);
+        return refuse_mixed(err, one, other);
+    }
+    return SY_OK;
+}
+
+static sy_status check_cuda(sy_device_list *list, sy_error *err)
 {
     sy_cuda cuda;
-    uint32_t n_every;
     sy_status st = SY_OK;
 
-    if (!names_cuda(list)) return SY_OK;
     sy_cuda_probe(&cuda);
-    n_every = list->every_cuda ? SY_MAX(cuda.n, 1u) : 0; /* none at all has a reason as well */
-    for (uint32_t i = 0; i < n_every && st == SY_OK; i++) st = sy_cuda_check(&cuda, i, err);
     for (uint32_t i = 0; i < list->n && st == SY_OK; i++)
-        if (list->device[i].kind == SY_DEVICE_CUDA)
-            st = sy_cuda_check(&cuda, list->device[i].number, err);
-    return st;
+        st = sy_cuda_check(&cuda, list->device[i].number, err);
+    if (st == SY_OK && list->every_cuda) st = add_every(list, &cuda, err);
+    return st == SY_OK ? check_one_kind(list, &cuda, err) : st;
+}
+
+sy_status sy_devices_check(sy_device_list *list, sy_error *err)
+{
+    if (!names(list, SY_DEVICE_CUDA)) return SY_OK;
+    if (names(list, SY_DEVICE_CPU)) return refuse_mixed(err, "cpu:N", "cuda:N");
+    return check_cuda(list, err);
 }
 
 sy_status sy_devices_choose(sy_device_list *out, const char *text, sy_error *err)
@@ -193,6 +237,11 @@ sy_status sy_devices_choose(sy_device_list *out, const char *text, sy_error *err
     SY_TRY(sy_devices_parse(out, text, err));
     SY_TRY(sy_devices_check(out, err));
 out:
-    if (st != SY_OK) sy_error_prefix(err, "--devices");
+    if (st == SY_OK || err == NULL) return st;
+    sy_error_prefix(err, "--devices");
+    if (err->reason[0] != '\0') {
+        const size_t n = strlen(err->message);
+        snprintf(err->message + n, sizeof(err->message) - n, " (%s)", err->reason);
+    }
     return st;
 }

@@ -19,7 +19,7 @@ typedef struct sy_device {
 } sy_device;
 
 typedef struct sy_device_list {
-    uint32_t n; /* >= 1, but for "cuda" alone */
+    uint32_t n; /* >= 1, but for "cuda" alone before it is checked */
     sy_device device[SY_DEVICES_MAX];
     int every_cuda; /* "cuda" was named: all CUDA devices of the machine */
 } sy_device_list;
@@ -43,17 +43,17 @@ void sy_cuda_probe(sy_cuda *out);
 
 /* Whether this process can compute on one CUDA device, or why not, in a sentence. cuda->why's
  * error, or, with the reason: DEVICE_NOT_FOUND (SY_ENOTFOUND) the machine has no device of that
- * number; DEVICE_UNUSABLE (SY_EPRECONDITION) it is there and something keeps it from use;
- * DEVICE_UNIMPLEMENTED (SY_EUNIMPLEMENTED) it could be used, and this version does not compute on
- * it. */
+ * number; DEVICE_UNUSABLE (SY_EPRECONDITION) it is there and something keeps it from use. */
 SY_MUST_USE sy_status sy_cuda_check(const sy_cuda *cuda, uint32_t number, sy_error *err);
 
-/* The same for every device of the list; the first that fails is the answer. CPU devices can always
- * be used, and the plugin is not even looked for when no other is named. Nobody falls back to
- * another device, whatever it says. */
-SY_MUST_USE sy_status sy_devices_check(const sy_device_list *list, sy_error *err);
+/* The same for every device of the list, and whether all of them have one arithmetic, so that a
+ * shard that moves between them changes no bit: else SY_EINVAL (MIXED_ARITHMETIC). The first that
+ * fails is the answer. Where "cuda" was named the list has every CUDA device afterwards. CPU
+ * devices can always be used, and the plugin is not even looked for when no other is named. Nobody
+ * falls back to another device, whatever it says. */
+SY_MUST_USE sy_status sy_devices_check(sy_device_list *list, sy_error *err);
 
-/* Parses and checks what --devices says; the error's text begins so. */
+/* Parses and checks what --devices says; the error's text begins so, and ends with the reason. */
 SY_MUST_USE sy_status sy_devices_choose(sy_device_list *out, const char *text, sy_error *err);
 
 /* "13.0" of 13000; "none" for 0. Returns out. */

@@ -119,7 +119,8 @@ static void print_cuda(const devices *d)
             printf("        not usable: %s (%s)\n", tool_shown(d->device[i].check.message),
                    d->device[i].check.reason);
         else
-            printf("        usable\n");
+            printf("        usable: computes as " SY_BACKEND_ARITHMETIC_CUDA "\n", device->major,
+                   device->minor);
         print_measured(d, i);
     }
 }
@@ -176,6 +177,9 @@ static json_t *device_json(const devices *d, uint32_t i)
                      (json_int_t)device->n_multiprocessors, "ecc", device->has_ecc != 0,
                      "memory_bytes", (json_int_t)device->memory_bytes);
     if (root == NULL) return NULL;
+    json_object_set_new(
+        root, "arithmetic",
+        json_sprintf(SY_BACKEND_ARITHMETIC_CUDA, (unsigned)device->major, (unsigned)device->minor));
     json_object_set_new(root, "usable", json_boolean(!d->device[i].is_refused));
     add_refusal(root, &d->device[i].check);
     if (is_measured(d, i)) json_object_set_new(root, "measured", measured_json(&d->device[i]));

@@ -35,6 +35,7 @@ typedef struct up_run {
     up_options options;
     up_cluster cluster;
     up_launcher launcher;
+    char arithmetic[SY_BACKEND_ARITHMETIC_BYTES]; /* of the expert nodes' GPUs; "": on CPUs */
     int report_fd; /* where the result of the start goes; -1: to stdout and stderr */
     int lock_fd;
     int64_t began_us;
@@ -101,8 +102,8 @@ static sy_status parse(up_options *o, int argc, char **argv, sy_error *err)
         {"router", "WHERE", "remote, or inproc: aggregators compute the gate themselves",
          SY_ARG_STRING, &o->router, 0, 0},
         {"devices", "LIST",
-         "of each expert node: cpu:0,cpu:1; cuda:N or cuda (all of them) where this version "
-         "computes on them, see switchyard devices",
+         "of each expert node: cpu:0,cpu:1; or GPUs: cuda:N, cuda for all of them, see switchyard "
+         "devices",
          SY_ARG_STRING, &o->devices, 0, 0},
         {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
         {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
@@ -189,6 +190,21 @@ static sy_status clear_dir(const char *dir, sy_error *err)
     return SY_OK;
 }
 
+/* All devices of a node have one arithmetic, so the first tells it. */
+static void find_arithmetic(up_run *run)
+{
+    const sy_device *first = &run->options.device_list.device[0];
+    sy_cuda cuda;
+
+    run->arithmetic[0] = '\0';
+    if (first->kind != SY_DEVICE_CUDA) return;
+    sy_cuda_probe(&cuda);
+    SY_ASSERT(first->number < SY_MIN(cuda.n, (uint32_t)SY_DEVICES_MAX)); /* it was checked */
+    snprintf(run->arithmetic, sizeof(run->arithmetic), SY_BACKEND_ARITHMETIC_CUDA,
+             (unsigned)cuda.device[first->number].major,
+             (unsigned)cuda.device[first->number].minor);
+}
+
 static sy_status prepare(up_run *run, sy_error *err)
 {
     const up_options *o = &run->options;
@@ -197,12 +213,14 @@ static sy_status prepare(up_run *run, sy_error *err)
                           .aggregators = (uint32_t)o->aggregators};
     sy_status st;
 
+    find_arithmetic(run);
     SY_TRY(look_at_model(&run->cluster, o, err));
     SY_TRY(up_cluster_set_dir(&run->cluster, o->dir, &size, err));
     SY_TRY(up_cluster_describe(&run->cluster, &size, o->redis, err));
     run->launcher = (up_launcher){.cluster = &run->cluster,
                                   .router = o->router,
                                   .devices = o->devices,
+                                  .arithmetic = run->arithmetic,
                                   .log_level = o->log_level,
                                   .weights = o->weights,
                                   .activations = o->activations,

@@ -159,6 +159,8 @@ static void put_server(arg_list *args, const up_launcher *launcher, const up_pro
         put_all(args, &launcher->expert_args);
     } else if (strcmp(process->tier, "aggregator") == 0) {
         put_precision(args, launcher);
+        if (launcher->arithmetic[0] != '\0')
+            put_option(args, "--expert-arithmetic", launcher->arithmetic);
         put_option(args, "--router", launcher->router);
         put_all(args, &launcher->aggregator_args);
     } else {

@@ -11,6 +11,7 @@ typedef struct up_launcher {
     const up_cluster *cluster; /* borrowed */
     const char *router;        /* of aggregators: "remote", "inproc" */
     const char *devices;       /* of expert nodes: "cpu:0,cpu:1" */
+    const char *arithmetic;    /* of those devices; "": the processors' */
     const char *log_level;
     const char *weights, *activations;                        /* of expert nodes and aggregators */
     sy_arg_strings expert_args, router_args, aggregator_args; /* handed on as they are */

@@ -191,6 +191,7 @@ static sy_status read_state(expert_answer *out, const expert_peers *peers, const
     SY_TRY(check_state(peers, out, &state, err));
     out->placement_hash = state.placement_hash;
     out->checkpoint_hash = state.checkpoint_hash;
+    snprintf(out->arithmetic, sizeof(out->arithmetic), "%s", state.arithmetic);
     for (uint32_t i = 0; i < state.n_shards; i++) {
         const sy_shard_info *shard = &state.shard[i];
         if (shard->layer >= out->layers || shard->expert >= out->experts) continue;

@@ -8,7 +8,7 @@
 #include "sy_shard.h"
 #include "sy_shard_state.h"
 
-enum { EXPERT_PEERS_MAX = 256 };
+enum { EXPERT_PEERS_MAX = 256, EXPERT_ARITHMETIC_BYTES = 32 };
 
 /* What a node has said of itself; immutable, reference-counted. */
 typedef struct expert_answer {
@@ -16,6 +16,7 @@ typedef struct expert_answer {
     char address[SY_ADDRESS_BYTES];
     int64_t asked_us; /* when the question was sent */
     uint64_t placement_hash, checkpoint_hash;
+    char arithmetic[EXPERT_ARITHMETIC_BYTES]; /* whose bits its outputs have */
     uint32_t layers, experts;
     uint8_t *state;              /* [layers*experts] of sy_shard_state */
     sy_shard_identity *identity; /* [layers*experts]; zero: not said */

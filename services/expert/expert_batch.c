@@ -6,11 +6,13 @@
 
 #include "compute_job.h"
 
-/* One group of one job. */
-typedef struct piece {
-    compute_job *job;
-    uint32_t order, group, expert, begin, end;
-} piece;
+static int by_expert(const void *a, const void *b)
+{
+    const job_piece *x = a, *y = b;
+
+    if (x->expert != y->expert) return x->expert < y->expert ? -1 : 1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
 
 static size_t count_groups(const expert_device *device, compute_job *const *job, size_t n_jobs)
 {
@@ -20,6 +22,33 @@ static size_t count_groups(const expert_device *device, compute_job *const *job,
         for (uint32_t g = 0; g < job[i]->request.n_groups; g++)
             n += job[i]->group_device[g] == device->index;
     return n;
+}
+
+job_piece *batch_pieces(size_t *n, const expert_device *device, compute_job *const *job,
+                        size_t n_jobs, sy_arena *arena)
+{
+    const size_t n_groups = count_groups(device, job, n_jobs);
+    job_piece *piece = sy_arena_alloc(arena, (n_groups + 1) * sizeof(*piece));
+    uint32_t at = 0;
+
+    *n = n_groups;
+    if (piece == NULL) return NULL;
+    for (size_t i = 0; i < n_jobs; i++) {
+        const sy_compute_request *r = &job[i]->request;
+        for (uint32_t g = 0; g < r->n_groups; g++) {
+            if (job[i]->group_device[g] != device->index) continue;
+            piece[at] = (job_piece){.job = job[i],
+                                    .job_id = (uint32_t)i,
+                                    .order = at,
+                                    .group = g,
+                                    .expert = r->expert[g],
+                                    .begin = g == 0 ? 0 : r->group_end[g - 1],
+                                    .end = r->group_end[g]};
+            at++;
+        }
+    }
+    qsort(piece, n_groups, sizeof(*piece), by_expert);
+    return piece;
 }
 
 static sy_status compute_one(expert_device *device, compute_job *job, batch_scratch *scratch)
@@ -38,33 +67,7 @@ static sy_status compute_one(expert_device *device, compute_job *job, batch_scra
                             device->pool, self->kernels);
 }
 
-static int by_expert(const void *a, const void *b)
-{
-    const piece *x = a, *y = b;
-
-    if (x->expert != y->expert) return x->expert < y->expert ? -1 : 1;
-    return x->order < y->order ? -1 : x->order > y->order;
-}
-
-/* All pieces in ascending expert, in the order of the jobs inside one. */
-static void list_pieces(const expert_device *device, compute_job *const *job, size_t n_jobs,
-                        piece *out)
-{
-    uint32_t n = 0;
-
-    for (size_t i = 0; i < n_jobs; i++) {
-        const sy_compute_request *r = &job[i]->request;
-        for (uint32_t g = 0; g < r->n_groups; g++)
-            if (job[i]->group_device[g] == device->index) {
-                out[n] = (piece){
-                    job[i], n, g, r->expert[g], g == 0 ? 0 : r->group_end[g - 1], r->group_end[g]};
-                n++;
-            }
-    }
-    qsort(out, n, sizeof(*out), by_expert);
-}
-
-static size_t make_groups(const piece *p, size_t n_pieces, sy_shard_group *group)
+static size_t make_groups(const job_piece *p, size_t n_pieces, sy_shard_group *group)
 {
     size_t n = 0;
     uint32_t rows = 0;
@@ -80,16 +83,15 @@ static size_t make_groups(const piece *p, size_t n_pieces, sy_shard_group *group
 }
 
 static sy_status compute_together(expert_device *device, compute_job *const *job, size_t n_jobs,
-                                  size_t n_pieces, batch_scratch *scratch)
+                                  batch_scratch *scratch)
 {
     const expert *self = device->expert;
     const size_t hidden = self->desc->hidden, row_bytes = hidden * sizeof(float);
-    piece *p = sy_arena_alloc(&scratch->arena, n_pieces * sizeof(*p));
+    size_t n_pieces, rows = 0;
+    const job_piece *p = batch_pieces(&n_pieces, device, job, n_jobs, &scratch->arena);
     sy_shard_group *group = sy_arena_alloc(&scratch->arena, n_pieces * sizeof(*group));
-    size_t rows = 0;
 
     if (p == NULL || group == NULL) return SY_ENOMEM;
-    list_pieces(device, job, n_jobs, p);
     for (size_t i = 0; i < n_pieces; i++) rows += p[i].end - p[i].begin;
     float *x = sy_arena_alloc(&scratch->arena, rows * row_bytes);
     float *y = sy_arena_alloc(&scratch->arena, rows * row_bytes);
@@ -112,14 +114,18 @@ static sy_status compute_together(expert_device *device, compute_job *const *job
 
 void batch_compute(expert_device *device, compute_job **job, size_t n_jobs, batch_scratch *scratch)
 {
-    const size_t n_pieces = count_groups(device, job, n_jobs);
+    sy_error err = {0};
     sy_status st;
 
+    sy_error_clear(&err);
     st = n_jobs == 1 ? compute_one(device, job[0], scratch)
-                     : compute_together(device, job, n_jobs, n_pieces, scratch);
+                     : compute_together(device, job, n_jobs, scratch);
     sy_arena_reset(&scratch->arena);
     for (size_t i = 0; i < n_jobs; i++) {
-        if (st != SY_OK) atomic_store(&job[i]->failed, st);
+        if (st != SY_OK) {
+            sy_error_set(&err, st, "no memory for %u rows", job[i]->request.n_assign);
+            job_fail(job[i], &err);
+        }
         atomic_store(&job[i]->batched, (unsigned)n_jobs);
     }
     sy_metric_add(device->expert->batches, 1);

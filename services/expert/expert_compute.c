@@ -13,7 +13,6 @@
 enum {
     ARENA_BYTES_MAX = 1 << 30,
     IDLE_JOBS_MAX = 64,
-    TOGETHER_MAX = 64,
     SLOW_NS = 20 * 1000 * 1000 /* what the fault "expert.slow" adds to a computation */
 };
 
@@ -154,7 +153,9 @@ static void answer(expert *self, compute_job *job)
     sy_error err = {0};
 
     sy_error_clear(&err);
-    if (rows == NULL) {
+    if (atomic_load(&job->failed) != SY_OK) {
+        err = job->why;
+    } else if (rows == NULL) {
         sy_error_set(&err, SY_ENOMEM, "no memory for %u rows", r->n_assign);
     } else {
         reply.output_shared = job->out == NULL;
@@ -162,6 +163,13 @@ static void answer(expert *self, compute_job *job)
             (sy_rows){r->output_dtype, n_rows, self->desc->hidden, job->out == NULL ? NULL : rows};
     }
     send_answer(self, job, &reply, &err, job->out);
+}
+
+void job_fail(compute_job *job, const sy_error *err)
+{
+    int fine = SY_OK;
+
+    if (atomic_compare_exchange_strong(&job->failed, &fine, (int)err->status)) job->why = *err;
 }
 
 void job_device_done(expert *self, compute_job *job)
@@ -263,6 +271,16 @@ static void add_fault(const expert *self, compute_job *job, uint32_t group)
                    self->node);
 }
 
+/* Where a shard is computed. On a GPU it lies in that one's memory, and residency's table may be a
+ * step ahead or behind when it moves; in host memory any device can compute it. */
+static uint8_t device_of(const expert *self, const sy_shard *shard, uint32_t index)
+{
+    if (shard == NULL || shard->home == NULL) return atomic_load(&self->residency.device[index]);
+    for (uint32_t d = 0; d < self->n_devices; d++)
+        if (self->device[d].home == shard->home) return (uint8_t)d;
+    return EXPERT_NO_DEVICE;
+}
+
 /* Takes references to the shards; what is not in memory becomes a fault and its rows zeros. */
 static sy_status find_shards(expert *self, compute_job *job, uint32_t *devices)
 {
@@ -281,7 +299,7 @@ static sy_status find_shards(expert *self, compute_job *job, uint32_t *devices)
         const uint32_t begin = g == 0 ? 0 : r->group_end[g - 1];
         const uint32_t index = r->layer * self->desc->n_experts + r->expert[g];
         job->shard[g] = sy_shard_get(self->store, r->layer, r->expert[g]);
-        job->group_device[g] = atomic_load(&self->residency.device[index]);
+        job->group_device[g] = device_of(self, job->shard[g], index);
         if (job->shard[g] == NULL || job->group_device[g] >= self->n_devices) {
             memset(job->y + begin * hidden, 0, (r->group_end[g] - begin) * hidden * sizeof(float));
             add_fault(self, job, g);
@@ -336,6 +354,20 @@ static int any_job(const void *item, void *arg)
     return 1;
 }
 
+static void pass_on(expert *self, expert_device *other, compute_job *job)
+{
+    sy_error err = {0};
+
+    atomic_fetch_add(&other->depth, 1);
+    if (sy_queue_push(other->queue, job) == SY_OK) return;
+    atomic_fetch_sub(&other->depth, 1);
+    sy_error_clear(&err);
+    sy_error_set(&err, SY_ELIMIT, "%d messages wait for %s already, which is the limit",
+                 EXPERT_QUEUE_MAX, other->name);
+    job_fail(job, &err);
+    job_device_done(self, job); /* who passes it on still holds a share, so the job lives on */
+}
+
 /* Decodes a job that came from the network and shows it to the other devices it needs; 1 when this
  * device has a part. */
 static int admit(expert_device *device, compute_job *job)
@@ -348,26 +380,40 @@ static int admit(expert_device *device, compute_job *job)
         atomic_fetch_sub(&device->depth, 1);
         return 0;
     }
-    atomic_store(&job->remaining, __builtin_popcount(devices));
-    for (uint32_t d = 0; d < self->n_devices; d++) {
-        if (d == device->index || !(devices & 1u << d)) continue;
-        atomic_fetch_add(&self->device[d].depth, 1);
-        if (sy_queue_push(self->device[d].queue, job) == SY_OK) continue;
-        atomic_fetch_sub(&self->device[d].depth, 1);
-        atomic_store(&job->failed, SY_ELIMIT);
-        job_device_done(self, job); /* this device still holds a share, so the job lives on */
-    }
-    if (devices & 1u << device->index) return 1;
+    const int has_part = (devices & 1u << device->index) != 0;
+    atomic_store(&job->remaining, __builtin_popcount(devices) + !has_part);
+    for (uint32_t d = 0; d < self->n_devices; d++)
+        if (d != device->index && (devices & 1u << d)) pass_on(self, &self->device[d], job);
+    if (has_part) return 1;
     atomic_fetch_sub(&device->depth, 1);
+    job_device_done(self, job);
     return 0;
 }
 
-/* Puts the jobs of the first one's layer in front; returns how many. */
-static size_t same_layer_first(compute_job **job, size_t n)
+int hand_take(expert_device *device, job_hand *hand)
 {
+    do {
+        void *item[TOGETHER_MAX];
+        size_t n_new = 0;
+        if (hand->n == 0) {
+            if (sy_loop_pop(hand->loop, device->queue, &item[0]) != SY_OK) return 0;
+            n_new = 1;
+        }
+        n_new += sy_queue_take_matching(device->queue, item + n_new, TOGETHER_MAX - hand->n - n_new,
+                                        any_job, NULL);
+        for (size_t i = 0; i < n_new; i++)
+            if (admit(device, item[i])) hand->job[hand->n++] = item[i];
+    } while (hand->n == 0);
+    hand->loop = sy_call_loop(hand->job[0]->call);
+    return 1;
+}
+
+size_t hand_same_layer(job_hand *hand)
+{
+    compute_job **job = hand->job;
     size_t front = 1;
 
-    for (size_t i = 1; i < n; i++) {
+    for (size_t i = 1; i < hand->n; i++) {
         if (job[i]->request.layer != job[0]->request.layer) continue;
         compute_job *moved = job[i];
         memmove(job + front + 1, job + front, (i - front) * sizeof(*job));
@@ -376,8 +422,14 @@ static size_t same_layer_first(compute_job **job, size_t n)
     return front;
 }
 
+void hand_drop(job_hand *hand, size_t n)
+{
+    hand->n -= n;
+    memmove(hand->job, hand->job + n, hand->n * sizeof(*hand->job));
+}
+
 /* A message's share of the computation, as an average that forgets. */
-static void note_service(expert_device *device, int64_t elapsed_us, size_t n_jobs)
+void device_note_service(expert_device *device, int64_t elapsed_us, size_t n_jobs)
 {
     const unsigned before = atomic_load(&device->service_us);
     const unsigned now =
@@ -387,42 +439,26 @@ static void note_service(expert_device *device, int64_t elapsed_us, size_t n_job
     atomic_fetch_sub(&device->depth, (unsigned)n_jobs);
 }
 
-static void compute_jobs(expert_device *device, compute_job **job, size_t n, batch_scratch *scratch)
+void device_slow_down(void)
 {
-    const int64_t begin_us = sy_clock_us();
-
     if (sy_fault_hit("expert.slow")) nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
-    batch_compute(device, job, n, scratch);
-    note_service(device, sy_clock_us() - begin_us, n);
-    for (size_t i = 0; i < n; i++) job_device_done(device->expert, job[i]);
 }
 
 static void *device_main(void *arg)
 {
     expert_device *device = arg;
     batch_scratch scratch = {0};
-    compute_job *mine[TOGETHER_MAX];
-    sy_loop *loop = NULL; /* of the last messages: driven here while there is nothing to do */
-    size_t n = 0;
+    job_hand hand = {0};
 
     sy_arena_init(&scratch.arena, ARENA_BYTES_MAX);
-    for (;;) {
-        void *item[TOGETHER_MAX];
-        size_t n_new = 0;
-        if (n == 0) {
-            if (sy_loop_pop(loop, device->queue, &item[0]) != SY_OK) break;
-            n_new = 1;
-        }
-        n_new += sy_queue_take_matching(device->queue, item + n_new, TOGETHER_MAX - n - n_new,
-                                        any_job, NULL);
-        for (size_t i = 0; i < n_new; i++)
-            if (admit(device, item[i])) mine[n++] = item[i];
-        if (n == 0) continue;
-        loop = sy_call_loop(mine[0]->call);
-        const size_t together = same_layer_first(mine, n);
-        compute_jobs(device, mine, together, &scratch);
-        n -= together;
-        memmove(mine, mine + together, n * sizeof(*mine));
+    while (hand_take(device, &hand)) {
+        const size_t together = hand_same_layer(&hand);
+        const int64_t begin_us = sy_clock_us();
+        device_slow_down();
+        batch_compute(device, hand.job, together, &scratch);
+        device_note_service(device, sy_clock_us() - begin_us, together);
+        for (size_t i = 0; i < together; i++) job_device_done(device->expert, hand.job[i]);
+        hand_drop(&hand, together);
     }
     sy_shard_scratch_free(&scratch.shard);
     sy_arena_free(&scratch.arena);
@@ -431,9 +467,25 @@ static void *device_main(void *arg)
 
 /* ---- the loop's callbacks ---- */
 
+/* Where a message waits to be decoded. CPU devices share the processors, so it is always the first;
+ * among GPUs it is the one with the least to do, so that one that is slow does not hold up what is
+ * not for it. */
+static expert_device *entry_device(expert *self)
+{
+    expert_device *best = &self->device[0];
+
+    for (uint32_t d = 1; d < self->n_devices && best->home != NULL; d++) {
+        expert_device *other = &self->device[d];
+        const int is_better = atomic_load(&other->depth) < atomic_load(&best->depth);
+        if (device_failed(best) || (is_better && !device_failed(other))) best = other;
+    }
+    return best;
+}
+
 void compute_message(void *ctx, sy_call *call, sy_msg *msg)
 {
     expert *self = ctx;
+    expert_device *device = entry_device(self);
     compute_job *job = job_take(self);
 
     if (job == NULL) {
@@ -448,9 +500,9 @@ void compute_message(void *ctx, sy_call *call, sy_msg *msg)
     sy_call_pending(call, 1);
     atomic_store_explicit(&self->message_us, job->queued_us, memory_order_relaxed);
     sy_metric_add(self->messages, 1);
-    atomic_fetch_add(&self->device[0].depth, 1);
-    if (sy_queue_push(self->device[0].queue, job) == SY_OK) return;
-    atomic_fetch_sub(&self->device[0].depth, 1);
+    atomic_fetch_add(&device->depth, 1);
+    if (sy_queue_push(device->queue, job) == SY_OK) return;
+    atomic_fetch_sub(&device->depth, 1);
     sy_service_refuse(call, SY_ELIMIT, "1024 messages wait already, which is the limit");
     job_let_go(self, job);
 }
@@ -471,6 +523,19 @@ void compute_stream_end(void *ctx, sy_call *call, int cancelled)
     sy_shm_guest_unref(sy_call_user(call)); /* jobs of this stream have references of their own */
 }
 
+static sy_status open_device(expert_device *device, sy_error *err)
+{
+    sy_status st = SY_OK;
+
+    if (device->home != NULL) st = gpu_open(device, err);
+    if (st != SY_OK) return st;
+    if (pthread_create(&device->thread, NULL, device->home != NULL ? gpu_main : device_main,
+                       device) != 0)
+        return sy_error_set(err, SY_EIO, "no thread for %s", device->name);
+    device->started = 1;
+    return SY_OK;
+}
+
 sy_status compute_open(expert *self, sy_error *err)
 {
     sy_status st = sy_queue_open(&self->idle_jobs, IDLE_JOBS_MAX);
@@ -478,12 +543,9 @@ sy_status compute_open(expert *self, sy_error *err)
     for (uint32_t d = 0; st == SY_OK && d < self->n_devices; d++)
         st = sy_queue_open(&self->device[d].queue, EXPERT_QUEUE_MAX);
     if (st != SY_OK) return sy_error_set(err, st, "no memory for the queues");
-    for (uint32_t d = 0; d < self->n_devices; d++) {
-        if (pthread_create(&self->device[d].thread, NULL, device_main, &self->device[d]) != 0)
-            return sy_error_set(err, SY_EIO, "no thread for %s", self->device[d].name);
-        self->device[d].started = 1;
-    }
-    return SY_OK;
+    for (uint32_t d = 0; d < self->n_devices && st == SY_OK; d++)
+        st = open_device(&self->device[d], err);
+    return st;
 }
 
 void compute_close(expert *self)
@@ -494,7 +556,10 @@ void compute_close(expert *self)
         if (self->device[d].queue != NULL) sy_queue_close(self->device[d].queue);
     for (uint32_t d = 0; d < self->n_devices; d++)
         if (self->device[d].started) pthread_join(self->device[d].thread, NULL);
-    for (uint32_t d = 0; d < self->n_devices; d++) sy_queue_free(self->device[d].queue);
+    for (uint32_t d = 0; d < self->n_devices; d++) {
+        gpu_close(&self->device[d]);
+        sy_queue_free(self->device[d].queue);
+    }
     if (self->idle_jobs == NULL) return;
     while (sy_queue_pop(self->idle_jobs, &item, 0) == SY_OK) job_delete(item);
     sy_queue_free(self->idle_jobs);

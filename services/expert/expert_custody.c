@@ -22,7 +22,8 @@ enum {
 /* A shard that is asked about in this round. */
 typedef struct leaving {
     uint32_t shard;
-    int due; /* it has lingered long enough: it may leave whether or not room is needed */
+    uint8_t room; /* whose memory it is in, as residency_room_of has it */
+    int due;      /* it has lingered long enough: it may leave whether or not room is needed */
     int64_t since_us;
     uint64_t question;
     const sy_target_list *target; /* of the round's snapshot */
@@ -39,7 +40,8 @@ typedef struct round {
     uint64_t placement_hash;
     leaving *shard; /* oldest first */
     uint32_t n_shards;
-    uint32_t n_room; /* shards that wait for room */
+    uint32_t n_room[EXPERT_DEVICES_MAX];      /* shards that wait for room there */
+    uint32_t n_left_from[EXPERT_DEVICES_MAX]; /* and how many have left it */
     asked_node *node;
     size_t n_nodes;
     uint32_t n_left;
@@ -55,25 +57,34 @@ static int by_age(const void *a, const void *b)
 
 /* ---- which to ask about: mutex held ---- */
 
-static uint32_t count_waiting_for_room(const residency *r)
+/* Shards that wait for room, by whose memory they wait for. */
+static void count_waiting_for_room(uint32_t n_room[EXPERT_DEVICES_MAX], const expert *self)
 {
-    uint32_t n = 0;
+    const residency *r = &self->residency;
 
-    for (uint32_t i = 0; i < r->n_shards; i++) n += r->shard[i].needs_room;
-    return n;
+    memset(n_room, 0, EXPERT_DEVICES_MAX * sizeof(*n_room));
+    for (uint32_t i = 0; i < r->n_shards; i++)
+        if (r->shard[i].needs_room) n_room[residency_room_of(self, r->shard[i].wanted_device)]++;
+}
+
+static uint8_t room_of(const expert *self, uint32_t shard)
+{
+    return residency_room_of(self, atomic_load(&self->residency.device[shard]));
 }
 
 /* 1: some shard may be asked about now. Else *until_us is when the first may. */
-static int anything_may_ask(const expert *self, int needs_room, int64_t *until_us)
+static int anything_may_ask(const expert *self, int64_t *until_us)
 {
     const residency *r = &self->residency;
     const int64_t now_us = sy_clock_us();
+    uint32_t n_room[EXPERT_DEVICES_MAX];
 
     *until_us = SY_NEVER_US;
     if (r->n_in_state[SY_SHARD_LINGERING] == 0) return 0;
+    count_waiting_for_room(n_room, self);
     for (uint32_t i = 0; i < r->n_shards; i++) {
         const sy_life *life = &r->shard[i].life;
-        if (sy_life_may_ask(life, self->linger_us, needs_room, now_us)) return 1;
+        if (sy_life_may_ask(life, self->linger_us, n_room[room_of(self, i)] > 0, now_us)) return 1;
         if (life->state == SY_SHARD_LINGERING)
             *until_us = SY_MIN(*until_us, life->since_us + self->linger_us);
     }
@@ -85,16 +96,19 @@ static sy_status begin_round(round_of *out, expert *self)
     residency *r = &self->residency;
     const int64_t now_us = sy_clock_us();
 
-    *out = (round_of){.n_room = count_waiting_for_room(r), .placement_hash = r->placement_hash};
+    *out = (round_of){.placement_hash = r->placement_hash};
+    count_waiting_for_room(out->n_room, self);
     out->shard = calloc(r->n_in_state[SY_SHARD_LINGERING], sizeof(*out->shard));
     if (out->shard == NULL) return SY_ENOMEM;
     out->snapshot = sy_snapshot_ref(r->snapshot);
     for (uint32_t i = 0; i < r->n_shards; i++) {
         sy_life *life = &r->shard[i].life;
-        if (!sy_life_may_ask(life, self->linger_us, out->n_room > 0, now_us)) continue;
+        const uint8_t room = room_of(self, i);
+        if (!sy_life_may_ask(life, self->linger_us, out->n_room[room] > 0, now_us)) continue;
         sy_life_ask(life, ++r->last_question, r->placement_hash);
         out->shard[out->n_shards++] = (leaving){
             .shard = i,
+            .room = room,
             .due = sy_life_may_ask(life, self->linger_us, 0, now_us),
             .since_us = life->since_us,
             .question = r->last_question,
@@ -283,8 +297,10 @@ static void hear_answers(expert *self, round_of *round)
     for (uint32_t i = 0; i < round->n_shards; i++) {
         const leaving *l = &round->shard[i];
         /* For want of room only as many go as are waited for: the others may be wanted again. */
-        if (!l->due && round->n_left >= round->n_room) continue;
-        round->n_left += (uint32_t)try_to_leave(self, round, l);
+        if (!l->due && round->n_left_from[l->room] >= round->n_room[l->room]) continue;
+        if (!try_to_leave(self, round, l)) continue;
+        round->n_left_from[l->room]++;
+        round->n_left++;
     }
     if (round->n_left > 0) residency_has_room(self);
     report(self, round);
@@ -318,9 +334,8 @@ static void *custody_main(void *arg)
 
     residency_lock(self);
     while (!r->stopping) {
-        const int needs_room = count_waiting_for_room(r) > 0;
         int64_t until_us;
-        if (!anything_may_ask(self, needs_room, &until_us)) {
+        if (!anything_may_ask(self, &until_us)) {
             residency_wait(self, &r->leaving, until_us);
             continue;
         }

@@ -183,7 +183,8 @@ static outcome begin(taking *t, const sy_shard_chunk *c, sy_error *err)
     memcpy(form.dtype, c->dtype, sizeof(form.dtype));
     memcpy(form.rows, c->rows, sizeof(form.rows));
     memcpy(form.cols, c->cols, sizeof(form.cols));
-    st = sy_shard_begin(&t->builder, t->fetcher->config.store, c->layer, c->expert, &form, err);
+    st = sy_shard_begin_on(&t->builder, t->fetcher->config.store, t->job->home, c->layer, c->expert,
+                           &form, err);
     if (st != SY_OK) return st == SY_EINVAL ? WRONG : FATAL;
     t->first = *c;
     t->first.data = NULL;
@@ -207,7 +208,8 @@ static outcome take_chunk(taking *t, const sy_msg *msg, sy_error *err)
         const outcome begun = begin(t, &c, err);
         if (begun != COMPLETE) return begun;
     }
-    if (sy_shard_add(t->builder, c.data, c.n_bytes, err) != SY_OK) return WRONG;
+    st = sy_shard_add(t->builder, c.data, c.n_bytes, err);
+    if (st != SY_OK) return st == SY_EINVAL || st == SY_EDATALOSS ? WRONG : FATAL;
     if (t->job->progress != NULL) t->job->progress(t->job->progress_arg, added(t), c.total_bytes);
     return COMPLETE;
 }
@@ -303,7 +305,9 @@ static outcome verify(taking *t, sy_error *err)
     const sy_status st = sy_shard_verify(t->builder, &is, t->fetcher->config.kernels, err);
 
     if (st != SY_OK) return FATAL;
-    if (is.content == t->first.content_hash && is.probe == t->first.probe_hash) return COMPLETE;
+    if (is.content == t->first.content_hash &&
+        (is.probe == t->first.probe_hash || t->job->source[t->source].other_arithmetic))
+        return COMPLETE;
     sy_error_set(err, SY_EDATALOSS,
                  "announced content %016llx probe %016llx, but sent content %016llx probe %016llx",
                  (unsigned long long)t->first.content_hash, (unsigned long long)t->first.probe_hash,

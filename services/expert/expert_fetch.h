@@ -57,10 +57,14 @@ void expert_fetcher_close(expert_fetcher *fetcher); /* no fetch runs any more; a
 typedef struct expert_source {
     const char *node;    /* for errors and logs */
     const char *address; /* of its gRPC server */
+    /* It computes otherwise than this node, so the probe that it announces is another one: the
+     * shard's bytes are compared alone. */
+    int other_arithmetic;
 } expert_source;
 
 typedef struct expert_fetch_job {
     uint32_t layer, expert;
+    sy_shard_home *home;         /* where it goes; NULL: into host memory */
     const expert_source *source; /* [n_sources], in order of preference */
     size_t n_sources;
     const atomic_int *stop; /* not 0: give up soon (SY_ECANCELLED); NULL: never */
@@ -84,7 +88,8 @@ typedef struct expert_fetch_job {
  *  SY_EPRECONDITION, SY_ENOTFOUND    no source has it (any more)
  *  SY_EINVAL                         a peer broke the protocol, or has another form
  *  SY_EDATALOSS                      damaged on the way, or other than announced
- *  SY_EEXISTS, SY_ELIMIT, SY_ENOMEM  of this node, as sy_shard_begin has them
+ *  SY_EEXISTS, SY_ELIMIT, SY_ENOMEM  of this node, as sy_shard_begin_on and
+ *                                   sy_shard_add have them, as well as a device's own
  *  SY_ECANCELLED                     stop */
 SY_MUST_USE sy_status expert_fetch(expert_fetcher *fetcher, sy_shard_builder **out, size_t *source,
                                    const expert_fetch_job *job, sy_error *err);

@@ -167,7 +167,10 @@ static sy_status send_chunk(expert_fetch_server *self, fetch *f)
     sy_status st;
 
     if (bulk == NULL) return SY_ENOMEM;
-    (void)sy_shard_export(shard, f->offset, bulk->data, n);
+    if (sy_shard_export(shard, f->offset, bulk->data, n) != n) { /* its device is lost */
+        sy_buf_unref(bulk);
+        return SY_EUNAVAILABLE;
+    }
     chunk.data = bulk->data;
     chunk.chunk_hash = sy_digest(bulk->data, n);
     memcpy(chunk.dtype, f->form.dtype, sizeof(chunk.dtype));

@@ -1,4 +1,5 @@
-/* expert_loader.c - brings shards into memory: from the checkpoint, or from a node that has them.
+/* expert_loader.c - brings shards into memory: from the checkpoint, from a node that has them, or,
+ * to another GPU of this node, from the one they are on.
  * A loader thread decides, locks and tells at ordinary priority; reading, packing and verifying is
  * done for it by an idle thread (expert_idle.h), in small steps, so that requests do not feel a
  * migration. What comes from another node is packed as it arrives, by the loader itself: it may not
@@ -22,6 +23,7 @@ enum {
     ANSWER_AGE_US = 2 * 1000 * 1000,
     LOG_US = 10 * 1000 * 1000,
     FAILURE_LOG_US = 1000 * 1000,
+    MOVE_DOUBLINGS_MAX = 6, /* of the pause after a move that failed: half a minute then */
     SOURCES_MAX = 8
 };
 
@@ -32,6 +34,8 @@ typedef struct load {
     expert_loader *loader;
     expert *expert;
     uint32_t shard, layer, id; /* id: of the expert in its layer */
+    expert_device *device;     /* that it goes to */
+    int is_move;               /* it is served from another device meanwhile */
     uint64_t added_bytes;
     int64_t told_us;
     char source[SY_NODE_BYTES];
@@ -84,6 +88,7 @@ static void on_progress(void *arg, uint64_t added, uint64_t total)
 
     l->added_bytes = added;
     pace(l, n);
+    if (l->is_move) return; /* nobody needs to know: it is in memory */
     now_us = sy_clock_us();
     if (added == total) {
         enter_verifying(l);
@@ -114,6 +119,13 @@ static void add_step(void *arg)
     s->status = sy_shard_add_from_checkpoint(s->builder, STEP_BYTES, &s->done, s->err);
 }
 
+static void copy_step(void *arg)
+{
+    step *s = arg;
+
+    s->status = sy_shard_add_from_copy(s->builder, STEP_BYTES, &s->done, s->err);
+}
+
 static void verify_step(void *arg)
 {
     step *s = arg;
@@ -141,12 +153,12 @@ static sy_status run_step(step *s, void (*fn)(void *arg))
     return s->status;
 }
 
-static sy_status add_steps(step *s, uint64_t total)
+static sy_status add_steps(step *s, void (*add)(void *arg), uint64_t total)
 {
     sy_status st;
 
     while (!s->done) {
-        SY_TRY(run_step(s, add_step));
+        SY_TRY(run_step(s, add));
         on_progress(s->load, s->done ? total : sy_shard_added(s->builder), total);
     }
     st = run_step(s, verify_step);
@@ -163,11 +175,31 @@ static sy_status from_checkpoint(load *l, sy_shard_builder **out, sy_error *err)
 
     *out = NULL;
     sy_shard_form_of(&form, self->model, SY_DTYPE_NONE, l->layer, l->id);
-    st = sy_shard_begin(&builder, self->store, l->layer, l->id, NULL, err);
+    st = sy_shard_begin_on(&builder, self->store, l->device->home, l->layer, l->id, NULL, err);
     if (st != SY_OK) return st;
-    SY_TRY(
-        add_steps(&(step){.load = l, .builder = builder, .err = err}, sy_shard_form_bytes(&form)));
+    SY_TRY(add_steps(&(step){.load = l, .builder = builder, .err = err}, add_step,
+                     sy_shard_form_bytes(&form)));
     snprintf(l->source, sizeof(l->source), "%s", FROM_CHECKPOINT);
+    *out = builder;
+    builder = NULL;
+out:
+    sy_shard_abandon(builder);
+    return st;
+}
+
+static sy_status from_copy(load *l, sy_shard_builder **out, sy_error *err)
+{
+    expert *self = l->expert;
+    sy_shard_builder *builder;
+    sy_shard_form form;
+    sy_status st;
+
+    *out = NULL;
+    sy_shard_form_of(&form, self->model, self->precision.weights, l->layer, l->id);
+    st = sy_shard_begin_on(&builder, self->store, l->device->home, l->layer, l->id, NULL, err);
+    if (st != SY_OK) return st;
+    SY_TRY(add_steps(&(step){.load = l, .builder = builder, .err = err}, copy_step,
+                     sy_shard_form_bytes(&form)));
     *out = builder;
     builder = NULL;
 out:
@@ -185,6 +217,7 @@ static sy_status from_peers(load *l, sy_shard_builder **out, sy_error *err)
                                           self->checkpoint_hash, ANSWER_AGE_US);
     const expert_fetch_job job = {.layer = l->layer,
                                   .expert = l->id,
+                                  .home = l->device->home,
                                   .source = source,
                                   .n_sources = n,
                                   .stop = &l->loader->stop,
@@ -195,7 +228,11 @@ static sy_status from_peers(load *l, sy_shard_builder **out, sy_error *err)
     *out = NULL;
     if (n == 0)
         return sy_error_set(err, SY_EUNAVAILABLE, "no other node of this checkpoint has it");
-    for (size_t i = 0; i < n; i++) source[i] = (expert_source){holder[i]->node, holder[i]->address};
+    for (size_t i = 0; i < n; i++)
+        source[i] = (expert_source){.node = holder[i]->node,
+                                    .address = holder[i]->address,
+                                    .other_arithmetic =
+                                        strcmp(holder[i]->arithmetic, self->arithmetic) != 0};
     l->added_bytes = 0;
     st = expert_fetch(self->fetcher, out, &used, &job, err);
     if (st == SY_OK) snprintf(l->source, sizeof(l->source), "%s", holder[used]->node);
@@ -203,11 +240,13 @@ static sy_status from_peers(load *l, sy_shard_builder **out, sy_error *err)
     return st;
 }
 
-/* Neither a stop nor a lack of memory gets better with another source. */
-static int other_source_may_help(sy_status st)
+/* Neither a stop, nor a lack of memory, nor a device that is lost gets better with another source.
+ */
+static int other_source_may_help(const load *l, sy_status st)
 {
+    devices_look(l->expert);
     return st != SY_OK && st != SY_ECANCELLED && st != SY_ELIMIT && st != SY_ENOMEM &&
-           st != SY_EEXISTS;
+           st != SY_EEXISTS && !device_failed(l->device);
 }
 
 /* From the preferred source, then from the other one. A checkpoint that is whole but failed
@@ -222,13 +261,15 @@ static sy_status from_anywhere(load *l, sy_shard_builder **out, sy_error *err)
     if (sy_fault_hit("expert.load")) return sy_error_set(err, SY_EIO, "injected fault");
     if (l->expert->load_from_peers) {
         st = from_peers(l, out, err);
-        if (!other_source_may_help(st)) return st;
+        if (!other_source_may_help(l, st)) return st;
         sy_log(SY_LOG_DEBUG, "layer %u expert %u is loaded from the checkpoint: %s", l->layer,
                l->id, err->message);
         return from_checkpoint(l, out, err);
     }
     st = from_checkpoint(l, out, err);
-    if (st != SY_EDATALOSS) return st;
+    /* A GPU that does not give the reference's output would not do so with others' bytes either. */
+    if (st != SY_EDATALOSS || (l->device->home != NULL && strcmp(err->reason, "SHARD_PROBE") == 0))
+        return st;
     if (sy_log_due(&logged_us, LOG_US))
         sy_log_error(SY_LOG_ERROR, err,
                      "this node's checkpoint is damaged; what is needed is asked of other nodes");
@@ -241,39 +282,82 @@ static sy_status from_anywhere(load *l, sy_shard_builder **out, sy_error *err)
 
 /* ---- the end of a load ---- */
 
-/* What tests use to make outputs wrong although all hashes are right: the sign of one weight. */
-static void flip_a_bit(expert *self, const load *l)
+/* The device has failed since the load began: nothing can be served from it. Mutex held. */
+static int is_too_late(const load *l, sy_error *err)
 {
-    const sy_shard *shard = sy_shard_get(self->store, l->layer, l->id);
-
-    if (shard == NULL) return;
-    uint8_t *first = (uint8_t *)(uintptr_t)shard->up.data;
-    first[sy_dtype_is_quant(shard->up.dtype) ? 0 : sy_dtype_bytes(shard->up.dtype) - 1] ^= 0x80;
-    sy_shard_put(self->store, shard);
+    if (!device_failed(l->device)) return 0;
+    *err = l->device->fault;
+    return 1;
 }
 
-static void publish(load *l, sy_shard_builder *builder)
+/* What is in memory now, in the table. Mutex held: nobody takes it out again meanwhile. */
+static void describe(const load *l)
+{
+    expert *self = l->expert;
+    residency *r = &self->residency;
+    expert_shard *e = &r->shard[l->shard];
+    const sy_shard *shard = sy_shard_get(self->store, l->layer, l->id);
+
+    /* What tests use to make outputs wrong although all hashes are right. */
+    if (sy_fault_hit("expert.flip")) sy_shard_flip_bit(shard);
+    e->bytes = shard->bytes;
+    e->identity = shard->identity;
+    sy_shard_put(self->store, shard);
+    r->device_bytes[atomic_load(&r->device[l->shard])] += e->bytes;
+    residency_reason(self, l->shard, "");
+}
+
+/* 0: the builder is still the caller's. */
+static int publish(load *l, sy_shard_builder *builder, sy_error *err)
 {
     expert *self = l->expert;
     residency *r = &self->residency;
     expert_shard *e = &r->shard[l->shard];
 
     residency_lock(self);
-    sy_shard_publish(builder);
-    if (sy_fault_hit("expert.flip")) flip_a_bit(self, l);
-    const sy_shard *shard = sy_shard_get(self->store, l->layer, l->id);
-    e->bytes = shard->bytes; /* under this lock nobody takes it out again */
-    e->identity = shard->identity;
-    sy_shard_put(self->store, shard);
-    r->device_bytes[atomic_load(&r->device[l->shard])] += e->bytes;
-    e->percent = 100;
-    memcpy(e->source, l->source, sizeof(e->source));
-    residency_reason(self, l->shard, "");
-    sy_life_loaded(&e->life, sy_clock_us());
-    residency_entered(self, l->shard);
-    if (e->life.state == SY_SHARD_LINGERING) pthread_cond_signal(&r->leaving);
+    const int is_here = !is_too_late(l, err);
+    if (is_here) {
+        sy_shard_publish(builder);
+        describe(l);
+        e->percent = 100;
+        memcpy(e->source, l->source, sizeof(e->source));
+        sy_life_loaded(&e->life, sy_clock_us());
+        residency_entered(self, l->shard);
+        if (e->life.state == SY_SHARD_LINGERING) pthread_cond_signal(&r->leaving);
+    }
     residency_unlock(self);
-    sy_metric_add(strcmp(l->source, FROM_CHECKPOINT) == 0 ? self->loads : self->fetches, 1);
+    if (is_here)
+        sy_metric_add(strcmp(l->source, FROM_CHECKPOINT) == 0 ? self->loads : self->fetches, 1);
+    return is_here;
+}
+
+/* The copy takes the place of the one that was served until now, unless that one has left. */
+static int publish_move(load *l, sy_shard_builder *builder, sy_error *err)
+{
+    expert *self = l->expert;
+    residency *r = &self->residency;
+    expert_shard *e = &r->shard[l->shard];
+    const uint8_t before = atomic_load(&r->device[l->shard]); /* no one else moves it */
+    int is_here = 0;
+
+    residency_lock(self);
+    if (!residency_has(e)) {
+        sy_error_set(err, SY_ECANCELLED, "it has left memory meanwhile");
+    } else if (!is_too_late(l, err)) {
+        r->device_bytes[before] -= e->bytes;
+        sy_shard_publish(builder);
+        atomic_store(&r->device[l->shard], l->device->index);
+        describe(l);
+        e->move_failures = 0;
+        watch_changed(self, l->shard);
+        is_here = 1;
+    }
+    residency_unlock(self);
+    if (!is_here) return 0;
+    sy_metric_add(self->copies, 1);
+    sy_log(SY_LOG_DEBUG, "layer %u expert %u has moved from %s to %s", l->layer, l->id,
+           self->device[before].name, l->device->name);
+    return 1;
 }
 
 /* Given up because it was not wanted: nothing went wrong, and if it is wanted again by now, then it
@@ -325,6 +409,48 @@ static void fail(expert *self, uint32_t shard, const sy_error *err)
                layer, id, message, r->n_in_state[SY_SHARD_FAILED] + 1);
 }
 
+/* It stays where it is, and is tried again after a while. Mutex held. */
+static void fail_move(load *l, sy_status st, const sy_error *err)
+{
+    expert *self = l->expert;
+    residency *r = &self->residency;
+    expert_shard *e = &r->shard[l->shard];
+    const int64_t wait_us = SY_LIFE_RETRY_MIN_US
+                            << SY_MIN(e->move_failures, (uint8_t)MOVE_DOUBLINGS_MAX);
+    char why[sizeof(e->reason)];
+
+    if (st == SY_ECANCELLED || !residency_has(e)) return;
+    e->move_retry_us = sy_clock_us() + wait_us;
+    e->move_failures = (uint8_t)SY_MIN(e->move_failures + 1, MOVE_DOUBLINGS_MAX);
+    e->needs_room = strcmp(err->reason, "SHARD_MEMORY") == 0;
+    if (e->needs_room) pthread_cond_signal(&r->leaving);
+    snprintf(why, sizeof(why), "it stays on %s: %.150s",
+             self->device[atomic_load(&r->device[l->shard])].name,
+             bare_message(err, l->layer, l->id));
+    residency_reason(self, l->shard, why);
+    sy_metric_add(self->load_failures, 1);
+}
+
+static void end_failed(load *l, sy_status st, const sy_error *err)
+{
+    expert *self = l->expert;
+    expert_shard *e = &self->residency.shard[l->shard];
+
+    devices_look(self);
+    residency_lock(self);
+    if (l->is_move) {
+        fail_move(l, st, err);
+    } else {
+        e->percent = 0;
+        if (!device_failed(l->device) && (st == SY_ECANCELLED || !e->life.wanted))
+            give_up(self, l->shard);
+        else
+            fail(self, l->shard, device_failed(l->device) ? &l->device->fault : err);
+        residency_entered(self, l->shard);
+    }
+    residency_unlock(self);
+}
+
 static void load_one(expert_loader *loader, uint32_t shard)
 {
     expert *self = loader->expert;
@@ -332,42 +458,92 @@ static void load_one(expert_loader *loader, uint32_t shard)
               .expert = self,
               .shard = shard,
               .layer = shard / self->residency.experts,
-              .id = shard % self->residency.experts};
+              .id = shard % self->residency.experts,
+              .device = &self->device[loader->device],
+              .is_move = loader->is_move};
     sy_shard_builder *builder;
     sy_error err = {0};
 
     sy_error_clear(&err);
-    const sy_status st = from_anywhere(&l, &builder, &err);
+    sy_status st = l.is_move ? from_copy(&l, &builder, &err) : from_anywhere(&l, &builder, &err);
     if (st == SY_OK) {
-        publish(&l, builder);
-        return;
+        if (l.is_move ? publish_move(&l, builder, &err) : publish(&l, builder, &err)) return;
+        sy_shard_abandon(builder); /* without the lock: it may wait for the device */
+        st = err.status;
     }
-    residency_lock(self);
-    self->residency.shard[shard].percent = 0;
-    if (st == SY_ECANCELLED || !self->residency.shard[shard].life.wanted)
-        give_up(self, shard);
-    else
-        fail(self, shard, &err);
-    residency_entered(self, shard);
-    residency_unlock(self);
+    end_failed(&l, st, &err);
 }
 
 /* ---- threads ---- */
 
-/* The first shard, in order of layers, that may be loaded now; -1: none, and *until_us is when one
- * that failed may be tried again. Mutex held. */
-static int64_t next_to_load(const residency *r, int64_t *until_us)
+/* It is served from another GPU than the one that wants it. */
+static int must_move(const expert *self, uint32_t shard)
 {
+    const residency *r = &self->residency;
+    const expert_shard *e = &r->shard[shard];
+
+    return e->life.state == SY_SHARD_RESIDENT && self->device[e->wanted_device].home != NULL &&
+           atomic_load(&r->device[shard]) != e->wanted_device;
+}
+
+/* The first shard, in order of layers, that may be loaded now, or else moved; -1: none, and
+ * *until_us is when one that failed may be tried again. Mutex held. */
+static int64_t next_to_load(const expert *self, int64_t *until_us)
+{
+    const residency *r = &self->residency;
     const int64_t now_us = sy_clock_us();
+    int64_t to_move = -1;
 
     *until_us = SY_NEVER_US;
     for (uint32_t i = 0; i < r->n_shards; i++) {
         const expert_shard *e = &r->shard[i];
-        if (e->wanted_device == EXPERT_NO_DEVICE) continue;
+        if (e->wanted_device == EXPERT_NO_DEVICE || e->moving ||
+            device_failed(&self->device[e->wanted_device]))
+            continue;
         if (sy_life_must_load(&e->life, now_us)) return i;
         if (e->life.state == SY_SHARD_FAILED) *until_us = SY_MIN(*until_us, e->life.retry_us);
+        if (to_move >= 0 || !must_move(self, i)) continue;
+        if (now_us >= e->move_retry_us)
+            to_move = i;
+        else
+            *until_us = SY_MIN(*until_us, e->move_retry_us);
     }
-    return -1;
+    return to_move;
+}
+
+/* Mutex held. */
+static void claim(expert_loader *loader, uint32_t shard)
+{
+    expert *self = loader->expert;
+    residency *r = &self->residency;
+    expert_shard *e = &r->shard[shard];
+
+    loader->busy = 1;
+    loader->shard = shard;
+    loader->device = e->wanted_device;
+    loader->is_move = e->life.state == SY_SHARD_RESIDENT;
+    atomic_store(&loader->stop, 0);
+    e->needs_room = 0;
+    if (loader->is_move) {
+        e->moving = 1;
+        return;
+    }
+    atomic_store(&r->device[shard], e->wanted_device);
+    e->percent = 0;
+    sy_life_loading(&e->life, sy_clock_us());
+    residency_entered(self, shard);
+}
+
+/* Mutex held. */
+static void let_go(expert_loader *loader)
+{
+    residency *r = &loader->expert->residency;
+
+    if (!loader->busy) return;
+    loader->busy = 0;
+    if (!loader->is_move) return;
+    r->shard[loader->shard].moving = 0;
+    pthread_cond_broadcast(&r->work); /* what was wanted meanwhile was left to this loader */
 }
 
 /* Sleeps until there is something to do and claims it; 0: the node stops. */
@@ -378,20 +554,10 @@ static int take_work(expert_loader *loader)
     int64_t shard = -1, until_us;
 
     residency_lock(self);
-    loader->busy = 0;
-    while (!r->stopping && (shard = next_to_load(r, &until_us)) < 0)
+    let_go(loader);
+    while (!r->stopping && (shard = next_to_load(self, &until_us)) < 0)
         residency_wait(self, &r->work, until_us);
-    if (!r->stopping) {
-        expert_shard *e = &r->shard[shard];
-        loader->busy = 1;
-        loader->shard = (uint32_t)shard;
-        atomic_store(&loader->stop, 0);
-        atomic_store(&r->device[shard], e->wanted_device);
-        e->percent = 0;
-        e->needs_room = 0;
-        sy_life_loading(&e->life, sy_clock_us());
-        residency_entered(self, (uint32_t)shard);
-    }
+    if (!r->stopping) claim(loader, (uint32_t)shard);
     residency_unlock(self);
     return loader->busy;
 }

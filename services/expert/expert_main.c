@@ -1,5 +1,6 @@
 /* expert_main.c - switchyard-expert: hosts the shards that placement wants on its devices, and
  * computes them. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,10 @@
 #include "sy_log.h"
 #include "sy_precision_text.h"
 
-enum { LOAD_INTERVAL_US = 200 * 1000 };
+enum {
+    TICK_US = 200 * 1000, /* watchers are told of the load, and devices are looked at */
+    CLOSE_S = 10          /* for all that has nothing to do with a GPU */
+};
 
 typedef struct expert_options {
     sy_service_options common;
@@ -19,6 +23,7 @@ typedef struct expert_options {
     const char *load_from, *shared_memory, *weights, *activations;
     sy_precision precision; /* what the last two say */
     int64_t memory_mb, loaders, load_mb_s, linger_s;
+    int64_t self_test_s, device_timeout_s, device_exit_s;
 } expert_options;
 
 static sy_status check(expert_options *o, sy_error *err)
@@ -27,12 +32,20 @@ static sy_status check(expert_options *o, sy_error *err)
         return sy_error_set(err, SY_EINVAL, "--load-from %s: checkpoint or peers", o->load_from);
     if (strcmp(o->shared_memory, "on") != 0 && strcmp(o->shared_memory, "off") != 0)
         return sy_error_set(err, SY_EINVAL, "--shared-memory %s: on or off", o->shared_memory);
-    const sy_status st = sy_precision_parse(&o->precision, o->weights, o->activations, err);
+    sy_status st = sy_precision_parse(&o->precision, o->weights, o->activations, err);
 
     if (st != SY_OK) return st;
     /* At once, before a checkpoint of many gigabytes is looked at: a device that is named and
      * cannot be used is a mistake of who named it, and never another device instead. */
-    return sy_devices_choose(&o->device_list, o->devices, err);
+    st = sy_devices_choose(&o->device_list, o->devices, err);
+    if (st != SY_OK) return st;
+    if (o->device_list.device[0].kind == SY_DEVICE_CUDA && o->precision.activations != SY_ACT_F32)
+        return sy_error_set(
+            err, SY_EINVAL,
+            "--activations %s: it is for CPUs; what GPUs do is in the name of their "
+            "arithmetic, bf16: leave the option out",
+            o->activations);
+    return SY_OK;
 }
 
 static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
@@ -44,16 +57,22 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
                           .activations = "f32",
                           .loaders = 2,
                           .load_mb_s = 100,
-                          .linger_s = 60};
+                          .linger_s = 60,
+                          .self_test_s = 300,
+                          .device_timeout_s = 10,
+                          .device_exit_s = 5};
     const sy_arg extra[] = {
         {"devices", "LIST",
-         "comma-separated: cpu:0,cpu:1, each a pool of --threads threads; cuda:N or cuda (all of "
-         "them) where this version computes on them, see switchyard devices",
+         "comma-separated: cpu:0,cpu:1, each a pool of --threads threads; or GPUs of one kind: "
+         "cuda:0,cuda:1, or cuda for all of them, see switchyard devices",
          SY_ARG_STRING, &o->devices, 0, 0},
         {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
         {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
-        {"memory-mb", "MB", "memory for shards, of all devices together; 0: no limit", SY_ARG_INT,
-         &o->memory_mb, 0, 1 << 24},
+        {"memory-mb", "MB",
+         "memory for shards, of all devices together; GPUs have an equal part each; 0: no limit, "
+         "on "
+         "GPUs nine tenths of what is free",
+         SY_ARG_INT, &o->memory_mb, 0, 1 << 24},
         {"loaders", "N", "threads that bring shards into memory; they yield to requests; default 2",
          SY_ARG_INT, &o->loaders, 1, EXPERT_LOADERS_MAX},
         {"load-mb-s", "MB",
@@ -67,6 +86,17 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
          "how long a shard that is no longer wanted stays, at least, unless memory is needed; "
          "default 60",
          SY_ARG_INT, &o->linger_s, 0, 86400},
+        {"self-test-s", "S",
+         "how often a shard on each GPU is computed once more and compared; 0: never; default 300",
+         SY_ARG_INT, &o->self_test_s, 0, 86400},
+        {"device-timeout-s", "S",
+         "a GPU that does not finish a batch in this time is lost; default 10", SY_ARG_INT,
+         &o->device_timeout_s, 1, 3600},
+        {"device-exit-s", "S",
+         "a node that has lost a GPU, or whose GPU computes wrong, is not ready, and ends after "
+         "this "
+         "time with exit code 3; default 5",
+         SY_ARG_INT, &o->device_exit_s, 0, 86400},
         {"shared-memory", "on|off",
          "on: rows of aggregators on this host are read and written where they have them; off: all "
          "rows go through the connection; default on",
@@ -82,36 +112,16 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
     return st == SY_OK ? check(o, err) : st;
 }
 
-/* ---- devices ---- */
-
-_Static_assert((int)SY_DEVICES_MAX <= (int)EXPERT_DEVICES_MAX, "a place each");
-_Static_assert(sizeof(((sy_device *)0)->name) <= sizeof(((expert_device *)0)->name), "its name");
-
-static void add_device(expert *self, const sy_device *device)
-{
-    expert_device *d = &self->device[self->n_devices];
-
-    memcpy(d->name, device->name, sizeof(device->name));
-    d->index = (uint8_t)self->n_devices++;
-    d->expert = self;
-}
-
 static sy_status open_devices(expert *self, const expert_options *o, sy_error *err)
 {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    size_t at = 0;
-
-    for (uint32_t i = 0; i < o->device_list.n; i++) add_device(self, &o->device_list.device[i]);
-    SY_ASSERT(self->n_devices > 0); /* "cuda" alone does not pass the check */
-    const unsigned all = (unsigned)SY_MAX(cores, 1) / self->n_devices;
+    const unsigned all = (unsigned)SY_MAX(cores, 1) / o->device_list.n;
     const unsigned threads = o->common.threads > 0 ? (unsigned)o->common.threads : SY_MAX(all, 1u);
-    for (uint32_t i = 0; i < self->n_devices; i++) {
-        sy_status st = sy_pool_open(&self->device[i].pool, threads, self->device[i].name);
-        if (st != SY_OK) return sy_error_set(err, st, "no threads for %s", self->device[i].name);
-        at += (size_t)snprintf(self->devices + at, sizeof(self->devices) - at, "%s%s",
-                               i == 0 ? "" : " ", self->device[i].name);
-    }
-    return SY_OK;
+    const sy_status st = devices_open(self, o->device_list.device, o->device_list.n, threads, err);
+
+    if (st == SY_OK)
+        sy_precision_metric("switchyard_expert_precision_info", devices_precision(self));
+    return st;
 }
 
 static void open_metrics(expert *self)
@@ -138,6 +148,7 @@ static void open_metrics(expert *self)
     self->memory = sy_metric_gauge("switchyard_expert_memory_bytes", "Memory of shards", NULL);
     self->loads = sy_metric_counter(loads, loads_help, "source=\"checkpoint\"");
     self->fetches = sy_metric_counter(loads, loads_help, "source=\"peers\"");
+    self->copies = sy_metric_counter(loads, loads_help, "source=\"device\"");
     self->load_failures = sy_metric_counter("switchyard_expert_load_failures_total",
                                             "Loads of shards that failed", NULL);
     self->left = sy_metric_counter("switchyard_expert_left_total",
@@ -152,8 +163,10 @@ static void use_options(expert *self, const expert_options *o)
     self->load_bytes_per_s = (uint64_t)o->load_mb_s << 20;
     self->load_from_peers = strcmp(o->load_from, "peers") == 0;
     self->linger_us = o->linger_s * 1000000;
+    self->self_test_us = o->self_test_s * 1000000;
+    self->device_timeout_us = o->device_timeout_s * 1000000;
+    self->device_exit_us = o->device_exit_s * 1000000;
     self->precision = o->precision;
-    sy_precision_metric("switchyard_expert_precision_info", self->precision);
     self->shares_memory = strcmp(o->shared_memory, "on") == 0;
 }
 
@@ -170,6 +183,7 @@ static sy_status open_model(expert *self, const expert_options *o, sy_error *err
     sy_shard_form form;
     sy_grid grid;
     sy_status st;
+    int is_gpu;
 
     use_options(self, o);
     SY_TRY(sy_kernels_choose(&self->kernels, o->common.kernels, err));
@@ -178,8 +192,10 @@ static sy_status open_model(expert *self, const expert_options *o, sy_error *err
     self->desc = sy_model_describe(self->model);
     self->structure_hash = sy_model_structure_hash(self->model);
     SY_TRY(sy_model_checkpoint_hash(&self->checkpoint_hash, self->model, err));
-    SY_TRY(sy_shard_store_open(&self->store, self->model, self->precision, self->memory_bytes_max,
-                               err));
+    /* On GPUs their slots are the limit. */
+    is_gpu = o->device_list.device[0].kind == SY_DEVICE_CUDA;
+    SY_TRY(sy_shard_store_open(&self->store, self->model, self->precision,
+                               is_gpu ? 0 : self->memory_bytes_max, err));
     sy_shard_form_of(&form, self->model, self->precision.weights, first_with_experts(self->desc),
                      0);
     grid =
@@ -190,7 +206,9 @@ static sy_status open_model(expert *self, const expert_options *o, sy_error *err
            sy_model_name(self->model), (unsigned long long)self->checkpoint_hash,
            sy_grid_moe_layers(&grid), self->desc->n_experts,
            (unsigned long long)sy_shard_form_bytes(&form), sy_weights_name(self->precision.weights),
-           sy_activations_name(self->precision.activations), self->kernels->name);
+           is_gpu ? sy_activations_name(SY_ACT_BF16)
+                  : sy_activations_name(self->precision.activations),
+           self->kernels->name);
 out:
     return st;
 }
@@ -223,6 +241,12 @@ static void on_members(void *ctx, sy_member_kind kind, const sy_member *member, 
     expert *self = ctx;
 
     if (kind == SY_MEMBER_NODE) expert_peers_members(self->peers, member, n);
+}
+
+static void on_tick(void *ctx)
+{
+    watch_load(ctx);
+    devices_tick(ctx);
 }
 
 static int ready(void *ctx, sy_strbuf *why)
@@ -258,7 +282,7 @@ static sy_status start(expert *self, const sy_service_options *o, sy_error *err)
                                       .devices = self->devices,
                                       .structure_hash = self->structure_hash,
                                       .checkpoint_hash = self->checkpoint_hash,
-                                      .arithmetic = sy_arithmetic_name(self->precision.activations),
+                                      .arithmetic = self->arithmetic,
                                       .server = {.methods = methods,
                                                  .n_methods = SY_COUNT_OF(methods),
                                                  .service_names = names,
@@ -276,8 +300,7 @@ static sy_status start(expert *self, const sy_service_options *o, sy_error *err)
     sy_status st = sy_service_start(&self->service, o, &config, err);
 
     if (st != SY_OK) return st;
-    if (sy_control_every(sy_service_control(self->service), LOAD_INTERVAL_US, watch_load, self) !=
-        SY_OK)
+    if (sy_control_every(sy_service_control(self->service), TICK_US, on_tick, self) != SY_OK)
         sy_log(SY_LOG_WARN, "no timer: watchers are not told of this node's load");
     return SY_OK;
 }
@@ -285,15 +308,32 @@ static sy_status start(expert *self, const sy_service_options *o, sy_error *err)
 static void close_all(expert *self)
 {
     sy_service_stop_control(self->service);
+    check_close(self);
     compute_close(self);
     residency_close(self);
     expert_fetch_server_close(self->fetch_server);
     expert_fetcher_close(self->fetcher);
     sy_service_close(self->service);
     expert_peers_close(self->peers);
-    for (uint32_t i = 0; i < self->n_devices; i++) sy_pool_free(self->device[i].pool);
     sy_shard_store_close(self->store);
+    devices_close(self);
     sy_model_close(self->model);
+}
+
+static void give_up(int signum)
+{
+    (void)signum;
+    _exit(EXPERT_EXIT_DEVICE);
+}
+
+/* Every message has been answered, and what is left, memory to be given back, may wait for a GPU
+ * that never answers: a node that has lost one does without, and any other has a limit. */
+static void end_in_time(const expert *self)
+{
+    if (devices_any_failed(self)) _exit(EXPERT_EXIT_DEVICE);
+    if (self->device[0].home == NULL) return;
+    signal(SIGALRM, give_up);
+    alarm((unsigned)(self->device_timeout_us / 1000000) + CLOSE_S);
 }
 
 int main(int argc, char **argv)
@@ -301,7 +341,7 @@ int main(int argc, char **argv)
     static expert self;
     expert_options options;
     sy_error err = {0};
-    int is_wrong_usage = 1; /* while the command line is read */
+    int is_wrong_usage = 1; /* while the command line is read, and when it is followed */
     int code;
     sy_status st;
 
@@ -311,12 +351,16 @@ int main(int argc, char **argv)
     is_wrong_usage = 0;
     open_metrics(&self);
     SY_TRY(open_model(&self, &options, &err));
+    is_wrong_usage = 1; /* it names devices that cannot be used */
     SY_TRY(open_devices(&self, &options, &err));
+    is_wrong_usage = 0;
     SY_TRY(compute_open(&self, &err));
     SY_TRY(open_peers(&self, &err));
     SY_TRY(residency_open(&self, &err));
+    SY_TRY(check_open(&self, &err));
     SY_TRY(start(&self, &options.common, &err));
     sy_service_wait(self.service);
+    end_in_time(&self);
 out:
     close_all(&self);
     if (st == SY_OK) return 0;

@@ -72,7 +72,7 @@ void residency_has_room(expert *self)
     residency *r = &self->residency;
 
     for (uint32_t i = 0; i < r->n_shards; i++)
-        if (r->shard[i].needs_room) r->shard[i].life.retry_us = 0;
+        if (r->shard[i].needs_room) r->shard[i].life.retry_us = r->shard[i].move_retry_us = 0;
     pthread_cond_broadcast(&r->work);
 }
 
@@ -115,10 +115,19 @@ static wish *wishes_of(const expert *self, const sy_snapshot *snapshot)
     return w;
 }
 
+/* Host memory is the same for all CPU devices. To another GPU a loader copies the shard, which
+ * stays where it is until the copy can take its place. */
 static void move_to_device(expert *self, uint32_t shard, uint8_t device)
 {
     residency *r = &self->residency;
-    const uint8_t before = atomic_exchange(&r->device[shard], device);
+    uint8_t before;
+
+    if (self->device[device].home != NULL) {
+        r->shard[shard].move_failures = 0;
+        r->shard[shard].move_retry_us = 0;
+        return;
+    }
+    before = atomic_exchange(&r->device[shard], device);
 
     if (before == device) return;
     r->device_bytes[before] -= r->shard[shard].bytes;
@@ -144,19 +153,30 @@ static void follow(expert *self, uint32_t shard, const wish *w, int64_t now_us)
                  self->devices);
         residency_reason(self, shard, why);
         sy_life_failed(&e->life, now_us);
+    } else if (w->device != EXPERT_NO_DEVICE && device_failed(&self->device[w->device]) &&
+               e->life.state == SY_SHARD_ABSENT) {
+        residency_reason(self, shard, self->device[w->device].fault.message);
+        sy_life_failed(&e->life, now_us);
     } else if (e->life.state == SY_SHARD_ABSENT || e->life.state == SY_SHARD_RESIDENT) {
         residency_reason(self, shard, "");
     }
     if (e->life.state != before) residency_entered(self, shard);
 }
 
-/* What is being loaded and is wanted no more need not be finished: it was never served. Mutex held.
- */
-static void stop_loads(residency *r)
+/* What is being loaded and is wanted no more need not be finished: it was never served. Nor need a
+ * copy that is to be elsewhere by now. Mutex held. */
+static void stop_loads(expert *self)
 {
-    for (uint32_t i = 0; i < EXPERT_LOADERS_MAX; i++)
-        if (r->loader[i].busy)
-            atomic_store(&r->loader[i].stop, !r->shard[r->loader[i].shard].life.wanted);
+    residency *r = &self->residency;
+
+    for (uint32_t i = 0; i < EXPERT_LOADERS_MAX; i++) {
+        expert_loader *loader = &r->loader[i];
+        const expert_shard *e = &r->shard[loader->shard];
+        if (!loader->busy) continue;
+        atomic_store(&loader->stop, !e->life.wanted ||
+                                        device_failed(&self->device[loader->device]) ||
+                                        (loader->is_move && e->wanted_device != loader->device));
+    }
 }
 
 void residency_placement(expert *self, sy_snapshot *snapshot)
@@ -180,7 +200,7 @@ void residency_placement(expert *self, sy_snapshot *snapshot)
         follow(self, i, &w[list], now_us);
         n_wanted += w[list].device != EXPERT_NO_DEVICE;
     }
-    stop_loads(r);
+    stop_loads(self);
     pthread_cond_broadcast(&r->work);
     pthread_cond_signal(&r->leaving);
     const uint32_t n_lingering = r->n_in_state[SY_SHARD_LINGERING];
@@ -188,6 +208,44 @@ void residency_placement(expert *self, sy_snapshot *snapshot)
     free(w);
     sy_log(SY_LOG_INFO, "placement %016llx: %u shards are wanted here, %u linger",
            (unsigned long long)sy_snapshot_hash(snapshot), n_wanted, n_lingering);
+}
+
+/* ---- devices ---- */
+
+/* What is in memory there leaves it, and what was only wanted there fails as if it had been tried.
+ * Mutex held. */
+static int lose(expert *self, uint32_t shard, uint8_t device, const char *why)
+{
+    residency *r = &self->residency;
+    expert_shard *e = &r->shard[shard];
+    const int was_here = atomic_load(&r->device[shard]) == device && residency_has(e);
+
+    if (!was_here && (e->wanted_device != device || e->life.state != SY_SHARD_ABSENT)) return 0;
+    sy_life_failed(&e->life, sy_clock_us());
+    if (was_here)
+        residency_leave(self, shard);
+    else
+        residency_entered(self, shard);
+    if (e->life.state == SY_SHARD_FAILED) residency_reason(self, shard, why);
+    return was_here;
+}
+
+void residency_device_failed(expert *self, uint8_t device, const char *why)
+{
+    residency *r = &self->residency;
+    uint32_t n = 0;
+
+    residency_lock(self);
+    for (uint32_t i = 0; i < r->n_shards; i++) n += (uint32_t)lose(self, i, device, why);
+    stop_loads(self);
+    pthread_cond_broadcast(&r->work);
+    residency_unlock(self);
+    sy_log(SY_LOG_ERROR, "%u shards are gone with %s", n, self->device[device].name);
+}
+
+uint8_t residency_room_of(const expert *self, uint8_t device)
+{
+    return device < self->n_devices && self->device[device].home != NULL ? device : 0;
 }
 
 /* ---- readiness ---- */
@@ -223,6 +281,7 @@ int residency_ready(expert *self, sy_strbuf *why)
     residency *r = &self->residency;
     int ready = 0;
 
+    if (devices_say_failed(self, why)) return 0;
     residency_lock(self);
     if (r->snapshot == NULL) {
         sy_strbuf_puts(why, "no placement has been read from Redis yet");

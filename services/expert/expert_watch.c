@@ -35,24 +35,43 @@ static uint32_t messages_here(const expert *self)
     return n;
 }
 
-/* memory_max_bytes: what the device could hold as things are. The devices share one limit, so what
- * the others hold is not there for it. load: [n_devices]. */
-static void loads_of(const expert *self, sy_device_load *load)
+/* What the device holds, and could hold as things are: GPUs have their own memory; CPU devices
+ * share one limit, so what the others hold is not there for it. */
+static void memory_of(const expert *self, uint32_t d, sy_device_load *load)
 {
     const residency *r = &self->residency;
     const uint64_t max = self->memory_bytes_max;
-    uint64_t all = 0;
+    const sy_shard_home *home = self->device[d].home;
+    uint64_t others = 0;
 
-    for (uint32_t d = 0; d < self->n_devices; d++) all += r->device_bytes[d];
+    for (uint32_t i = 0; i < self->n_devices; i++) others += i == d ? 0 : r->device_bytes[i];
+    load->memory_bytes = home != NULL ? sy_shard_home_bytes(home) : r->device_bytes[d];
+    if (home != NULL)
+        load->memory_max_bytes = sy_shard_home_bytes_max(home);
+    else
+        load->memory_max_bytes = max == 0 ? 0 : SY_MAX(max - SY_MIN(max, others), (uint64_t)1);
+}
+
+/* Of the host and of GPUs. */
+static uint64_t memory_here(const expert *self)
+{
+    uint64_t bytes = sy_shard_store_bytes(self->store);
+
+    for (uint32_t d = 0; d < self->n_devices; d++)
+        if (self->device[d].home != NULL) bytes += sy_shard_home_bytes(self->device[d].home);
+    return bytes;
+}
+
+/* load: [n_devices]. */
+static void loads_of(const expert *self, sy_device_load *load)
+{
     for (uint32_t d = 0; d < self->n_devices; d++) {
-        const uint64_t others = all - r->device_bytes[d];
         load[d] = (sy_device_load){
             .device = self->device[d].name,
             .queue_length = atomic_load(&self->device[d].depth),
             .service_us = atomic_load(&self->device[d].service_us),
-            .memory_bytes = r->device_bytes[d],
-            .memory_max_bytes = max == 0 ? 0 : SY_MAX(max - SY_MIN(max, others), (uint64_t)1),
         };
+        memory_of(self, d, &load[d]);
     }
 }
 
@@ -62,11 +81,11 @@ static sy_node_state state_of(const expert *self)
     return (sy_node_state){.node = self->node,
                            .model = sy_model_name(self->model),
                            .queue_length = messages_here(self),
-                           .memory_bytes = sy_shard_store_bytes(self->store),
+                           .memory_bytes = memory_here(self),
                            .placement_hash = self->residency.placement_hash,
                            .structure_hash = self->structure_hash,
                            .checkpoint_hash = self->checkpoint_hash,
-                           .arithmetic = sy_arithmetic_name(self->precision.activations),
+                           .arithmetic = self->arithmetic,
                            .build = SY_VERSION};
 }
 
@@ -112,7 +131,7 @@ static void set_gauges(expert *self)
     const residency *r = &self->residency;
 
     sy_metric_set(self->resident, sy_shard_store_count(self->store));
-    sy_metric_set(self->memory, (double)sy_shard_store_bytes(self->store));
+    sy_metric_set(self->memory, (double)memory_here(self));
     sy_metric_set(self->lingering, r->n_in_state[SY_SHARD_LINGERING]);
     sy_metric_set(self->failed, r->n_in_state[SY_SHARD_FAILED]);
     sy_metric_set(self->loading,
@@ -239,14 +258,19 @@ static void put_devices(const expert *self, sy_strbuf *body)
 
     loads_of(self, load);
     for (uint32_t d = 0; d < self->n_devices; d++) {
+        const expert_device *device = &self->device[d];
         sy_strbuf_puts(body, d == 0 ? "{" : ",{");
         put_text(body, "device", load[d].device);
         sy_strbuf_printf(body,
                          ",\"memory_bytes\":%llu,\"memory_max_bytes\":%llu,\"queue_length\":%u,"
-                         "\"service_us\":%u}",
+                         "\"service_us\":%u,",
                          (unsigned long long)load[d].memory_bytes,
                          (unsigned long long)load[d].memory_max_bytes, load[d].queue_length,
                          load[d].service_us);
+        put_text(body, "reason", device_failed(device) ? device->fault.reason : "");
+        sy_strbuf_puts(body, ",");
+        put_text(body, "why", device_failed(device) ? device->fault.message : "");
+        sy_strbuf_puts(body, "}");
     }
 }
 
@@ -282,14 +306,15 @@ int watch_http_get(void *ctx, const char *path, sy_strbuf *body)
     put_text(body, "node", self->node);
     sy_strbuf_puts(body, ",");
     put_text(body, "model", sy_model_name(self->model));
-    sy_strbuf_printf(
-        body,
-        ",\"hash\":\"%016llx\",\"checkpoint\":\"%016llx\",\"arithmetic\":\"%s\","
-        "\"weights\":\"%s\",\"activations\":\"%s\",\"layers\":%u,\"experts\":%u,"
-        "\"moe_layers\":\"%s\",\"devices\":[",
-        (unsigned long long)r->placement_hash, (unsigned long long)self->checkpoint_hash,
-        sy_arithmetic_name(self->precision.activations), sy_weights_name(self->precision.weights),
-        sy_activations_name(self->precision.activations), r->grid.layers, r->experts, moe_layers);
+    sy_strbuf_printf(body,
+                     ",\"hash\":\"%016llx\",\"checkpoint\":\"%016llx\",\"arithmetic\":\"%s\","
+                     "\"weights\":\"%s\",\"activations\":\"%s\",\"layers\":%u,\"experts\":%u,"
+                     "\"moe_layers\":\"%s\",\"devices\":[",
+                     (unsigned long long)r->placement_hash,
+                     (unsigned long long)self->checkpoint_hash, self->arithmetic,
+                     sy_weights_name(self->precision.weights),
+                     sy_activations_name(devices_precision(self).activations), r->grid.layers,
+                     r->experts, moe_layers);
     put_devices(self, body);
     sy_strbuf_puts(body, "],\"shards\":[");
     for (uint32_t i = 0; i < r->n_shards; i++) {

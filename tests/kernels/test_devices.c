@@ -158,12 +158,38 @@ static void two_devices_are_found_and_one_cannot_be_used(void **state)
     assert_string_equal(cuda.device[1].why, "an injected failure");
 }
 
-static void a_device_that_works_is_refused_because_nothing_computes_on_it_yet(void **state)
+static void a_device_that_works_can_be_used(void **state)
 {
     (void)state;
-    refused("cuda:0", SY_EUNIMPLEMENTED, "DEVICE_UNIMPLEMENTED", "cuda:0 (Fake GPU)");
-    refused("cpu:0,cuda:0", SY_EUNIMPLEMENTED, "DEVICE_UNIMPLEMENTED", "not built yet");
-    refused("cuda", SY_EUNIMPLEMENTED, "DEVICE_UNIMPLEMENTED", "cuda:0");
+    if (sy_devices_choose(&list, "cuda:0", &err) != SY_OK) fail_msg("%s", err.message);
+    assert_int_equal(list.n, 1);
+    assert_string_equal(list.device[0].name, "cuda:0");
+}
+
+static void cuda_stands_for_every_device_and_all_of_them_must_work(void **state)
+{
+    (void)state;
+    refused("cuda", SY_EPRECONDITION, "DEVICE_UNUSABLE", "cuda:1 cannot be used: an injected");
+    use_plugin("one_device");
+    sy_error_clear(&err);
+    if (sy_devices_choose(&list, "cuda", &err) != SY_OK) fail_msg("%s", err.message);
+    assert_int_equal(list.n, 1);
+    assert_int_equal(list.device[0].kind, SY_DEVICE_CUDA);
+    assert_int_equal(list.device[0].number, 0);
+    assert_string_equal(list.device[0].name, "cuda:0");
+}
+
+static void devices_that_round_differently_make_no_node(void **state)
+{
+    (void)state;
+    refused("cpu:0,cuda:0", SY_EINVAL, "MIXED_ARITHMETIC", "cpu:N and cuda:N");
+    refused("cuda,cpu:1", SY_EINVAL, "MIXED_ARITHMETIC", "start a node for each");
+    use_plugin("two_kinds");
+    refused("cuda:0,cuda:1", SY_EINVAL, "MIXED_ARITHMETIC", "cuda:0 (compute capability 9.0)");
+    refused("cuda", SY_EINVAL, "MIXED_ARITHMETIC", "cuda:1 (8.0)");
+    assert_says("(MIXED_ARITHMETIC)");
+    sy_error_clear(&err);
+    assert_int_equal(sy_devices_choose(&list, "cuda:1", &err), SY_OK);
 }
 
 static void a_broken_device_is_refused_with_its_reason(void **state)
@@ -226,8 +252,9 @@ int main(void)
         cmocka_unit_test_setup(as_many_devices_are_named_as_a_process_may_have, begin),
         cmocka_unit_test_setup(cpu_devices_need_no_plugin, begin),
         cmocka_unit_test_setup(two_devices_are_found_and_one_cannot_be_used, begin),
-        cmocka_unit_test_setup(a_device_that_works_is_refused_because_nothing_computes_on_it_yet,
-                               begin),
+        cmocka_unit_test_setup(a_device_that_works_can_be_used, begin),
+        cmocka_unit_test_setup(cuda_stands_for_every_device_and_all_of_them_must_work, begin),
+        cmocka_unit_test_setup(devices_that_round_differently_make_no_node, begin),
         cmocka_unit_test_setup(a_broken_device_is_refused_with_its_reason, begin),
         cmocka_unit_test_setup(a_device_that_is_not_there_is_refused, begin),
         cmocka_unit_test_setup(a_missing_driver_is_told_with_the_versions, begin),

@@ -334,7 +334,7 @@ static inline sy_status take_from(taker *t, node *const *nodes, size_t n)
     expert_source source[3];
     sy_shard_builder *builder;
 
-    for (size_t i = 0; i < n; i++) source[i] = (expert_source){name[i], nodes[i]->address};
+    for (size_t i = 0; i < n; i++) source[i] = (expert_source){name[i], nodes[i]->address, 0};
     const expert_fetch_job job = {.layer = LAYER,
                                   .expert = EXPERT,
                                   .source = source,

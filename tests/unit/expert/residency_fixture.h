@@ -34,18 +34,24 @@ static inline void must(sy_status st, const sy_error *err)
 
 /* ---- checkpoints ---- */
 
-static inline sy_model *model_make(char *dir, uint64_t seed)
+static inline sy_model *model_make_as(char *dir, uint64_t seed, sy_dtype dtype)
 {
     sy_synth_config config = mixtral_vectors();
     sy_model *made;
     sy_error err = {0};
 
+    config.options.dtype = dtype;
     config.options.recipe = SY_SYNTH_SCALED;
     config.options.seed = seed;
     assert_non_null(mkdtemp(dir));
     must(sy_synth_write(dir, &config, &err), &err);
     must(sy_model_open(&made, dir, "small", &err), &err);
     return made;
+}
+
+static inline sy_model *model_make(char *dir, uint64_t seed)
+{
+    return model_make_as(dir, seed, SY_F32);
 }
 
 static inline void model_remove(sy_model *made)
@@ -70,9 +76,11 @@ typedef struct host_options {
     const char *name;
     sy_model *model;
     uint32_t n_devices; /* 0: one */
+    uint32_t first_gpu; /* of n_gpus, which are the devices if there are any */
+    uint32_t n_gpus;
     uint64_t memory_bytes_max, load_bytes_per_s;
     int load_from_peers;
-    int64_t linger_us;
+    int64_t linger_us, self_test_us;
 } host_options;
 
 static inline void host_listen(host *h)
@@ -110,6 +118,21 @@ static inline void host_listen(host *h)
     snprintf(h->address, sizeof(h->address), "127.0.0.1:%d", sy_server_port(h->server, 0));
 }
 
+static inline void host_devices(expert *self, const host_options *o)
+{
+    const uint32_t n = o->n_gpus > 0 ? o->n_gpus : SY_MAX(o->n_devices, 1u);
+    sy_device device[EXPERT_DEVICES_MAX] = {0};
+    sy_error err = {0};
+
+    for (uint32_t d = 0; d < n; d++) {
+        device[d].kind = o->n_gpus > 0 ? SY_DEVICE_CUDA : SY_DEVICE_CPU;
+        device[d].number = o->first_gpu + d;
+        snprintf(device[d].name, sizeof(device[d].name), "%s:%u", o->n_gpus > 0 ? "cuda" : "cpu",
+                 o->first_gpu + d);
+    }
+    must(devices_open(self, device, n, 1, &err), &err);
+}
+
 static inline host *host_open(const host_options *o)
 {
     host *h = calloc(1, sizeof(*h));
@@ -132,17 +155,11 @@ static inline host *host_open(const host_options *o)
     self->load_from_peers = o->load_from_peers;
     self->linger_us = o->linger_us;
     self->shares_memory = 1;
-    self->n_devices = SY_MAX(o->n_devices, 1u);
-    for (uint32_t d = 0; d < self->n_devices; d++) {
-        expert_device *device = &self->device[d];
-        snprintf(device->name, sizeof(device->name), "cpu:%u", d);
-        device->index = (uint8_t)d;
-        device->expert = self;
-        must(sy_pool_open(&device->pool, 1, device->name), &err);
-    }
-    snprintf(self->devices, sizeof(self->devices), "%s",
-             self->n_devices == 1 ? "cpu:0" : "several");
-    must(sy_shard_store_open(&self->store, o->model, (sy_precision){0}, o->memory_bytes_max, &err),
+    self->self_test_us = o->self_test_us;
+    self->device_timeout_us = WAIT_US;
+    host_devices(self, o);
+    must(sy_shard_store_open(&self->store, o->model, (sy_precision){0},
+                             o->n_gpus > 0 ? 0 : o->memory_bytes_max, &err),
          &err);
     must(expert_peers_open(&self->peers, o->model, o->name, &err), &err);
     const expert_fetcher_config taking = {o->model, self->store, self->kernels, 0, 0};
@@ -151,6 +168,7 @@ static inline host *host_open(const host_options *o)
     must(expert_fetch_server_open(&self->fetch_server, &giving, &err), &err);
     must(compute_open(self, &err), &err);
     must(residency_open(self, &err), &err);
+    must(check_open(self, &err), &err);
     host_listen(h);
     return h;
 }
@@ -158,6 +176,7 @@ static inline host *host_open(const host_options *o)
 static inline void host_close(host *h)
 {
     sy_server_close(h->server, 0);
+    check_close(&h->self);
     compute_close(&h->self);
     residency_close(&h->self);
     expert_fetch_server_close(h->self.fetch_server);
@@ -165,7 +184,7 @@ static inline void host_close(host *h)
     sy_loop_close(h->loop);
     expert_peers_close(h->self.peers);
     sy_shard_store_close(h->self.store);
-    for (uint32_t d = 0; d < h->self.n_devices; d++) sy_pool_free(h->self.device[d].pool);
+    devices_close(&h->self);
     free(h);
 }
 

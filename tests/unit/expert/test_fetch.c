@@ -413,7 +413,7 @@ static void a_shard_that_does_not_fit_or_is_here_already_is_not_fetched(void **s
 
     t = taker_open((expert_fetcher_config){0}, 0);
     store_fill(t->store, LAYER, EXPERT);
-    const expert_source source = {"expert-a", a->address};
+    const expert_source source = {"expert-a", a->address, 0};
     const expert_fetch_job job = {
         .layer = LAYER, .expert = EXPERT, .source = &source, .n_sources = 1};
     sy_shard_builder *builder;

@@ -196,7 +196,7 @@ typedef struct many {
 static void *fetch_one(void *arg)
 {
     many *m = arg;
-    const expert_source source = {"expert-a", m->n->address};
+    const expert_source source = {"expert-a", m->n->address, 0};
     const expert_fetch_job job = {
         .layer = 0, .expert = m->expert, .source = &source, .n_sources = 1};
     sy_shard_builder *builder;

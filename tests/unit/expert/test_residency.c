@@ -179,7 +179,7 @@ static void shards_are_shown_as_json(void **state)
     snprintf(
         want, sizeof(want),
         "\"devices\":[{\"device\":\"cpu:0\",\"memory_bytes\":%llu,\"memory_max_bytes\":1048576,"
-        "\"queue_length\":0,\"service_us\":0}]",
+        "\"queue_length\":0,\"service_us\":0,\"reason\":\"\",\"why\":\"\"}]",
         (unsigned long long)e.bytes);
     if (strstr(body.data, want) == NULL) fail_msg("%s has no %s", body.data, want);
     sy_strbuf_free(&body);
