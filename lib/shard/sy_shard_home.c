@@ -182,7 +182,7 @@ static int make_lane(sy_shard_home *home, uint32_t i, uint32_t rows_max)
 
 static size_t block_bytes(const sy_shard_form *form)
 {
-    size_t row_bytes = 0;
+    size_t row_bytes = 1;
 
     for (unsigned i = 0; i < form->n; i++)
         row_bytes = SY_MAX(row_bytes, sy_dtype_row_bytes(form->dtype[i], form->cols[i]));

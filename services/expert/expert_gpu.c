@@ -191,20 +191,19 @@ static uint32_t add_rows(cutting *c, const job_piece *p, uint32_t begin)
     gpu_lane *lane = begin_batch(c);
     const sy_shard *shard = p->job->shard[p->group];
     const uint32_t n = SY_MIN(p->end - begin, lane->memory.rows_max - lane->n_rows);
-    sy_shard_group *group = lane->n_groups == 0 ? NULL : &lane->group[lane->n_groups - 1];
+    const int goes_on =
+        lane->n_groups > 0 && lane->group[lane->n_groups - 1].shard->expert == shard->expert;
     /* Seen before a lane is met again that the device may not have let go of. */
     const int is_open = !device_failed(c->gpu->device);
 
     /* The weights are read once for all rows of an expert, whoever sent them. */
-    if (group == NULL || group->shard->expert != shard->expert) {
-        group = &lane->group[lane->n_groups++];
-        *group = (sy_shard_group){shard, lane->n_rows, lane->n_rows};
-    }
+    if (!goes_on)
+        lane->group[lane->n_groups++] = (sy_shard_group){shard, lane->n_rows, lane->n_rows};
     for (uint32_t i = 0; i < n && is_open; i++)
         lane->memory.x_row[lane->n_rows + i] = place_of(c, p, p->job->request.row[begin + i]);
     lane->part[lane->n_parts++] = (lane_part){p->job, begin, n};
     lane->n_rows += n;
-    group->end = lane->n_rows;
+    lane->group[lane->n_groups - 1].end = lane->n_rows;
     return n;
 }
 
