@@ -17,33 +17,6 @@ static __device__ __forceinline__ void find_tokens(const uint16_t *token[NT], co
     }
 }
 
-/* The next block's weights are asked for before this one's are used. */
-template <int NT>
-static __device__ __forceinline__ void stream_weights(float c[NT][4], const uint4 *from,
-                                                      const uint16_t *const token[NT],
-                                                      uint32_t n_k_blocks)
-{
-    uint4 w[4];
-
-    sy_cu_load_block(w, from);
-    for (uint32_t j = 0; j < n_k_blocks; j++) {
-        uint4 next[4] = {w[0], w[1], w[2], w[3]};
-        if (j + 1 < n_k_blocks) sy_cu_load_block(next, from + (size_t)(j + 1) * SY_CU_BLOCK_UINT4);
-        SY_UNROLL
-        for (int n = 0; n < NT; n++) {
-            uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
-            if (token[n] != nullptr) {
-                const uint4 *x = reinterpret_cast<const uint4 *>(token[n] + (size_t)j * 64);
-                low = __ldg(x);
-                high = __ldg(x + 1);
-            }
-            sy_cu_block_product(c[n], w, low, high);
-        }
-        SY_UNROLL
-        for (int s = 0; s < 4; s++) w[s] = next[s];
-    }
-}
-
 /* Grid: (tiles_max, row blocks / SY_CU_WARPS). Tiles of one expert are neighbours in x, so that
  * they run together and its weights come from L2 after the first. */
 template <int NT, class Side>
@@ -61,7 +34,7 @@ __global__ void __launch_bounds__(SY_CU_WARPS * 32) stream_kernel(Side side, sy_
     float c[NT][4] = {};
 
     find_tokens<NT>(token, side, b, tile);
-    stream_weights<NT>(c, from, token, n_k_blocks);
+    sy_cu_stream_weights<NT>(c, from, token, n_k_blocks);
     SY_UNROLL
     for (int n = 0; n < NT; n++)
         sy_cu_store_sums(side, b, e, tile.begin + n * 8, tile.end, block, c[n]);

@@ -196,7 +196,7 @@ typedef struct sy_backend {
 
     /* Bytes [offset, offset + n) of a slot from another pool of the same configuration, in this
      * process; there when it returns. Directly between devices where they can, else through the
-     * host. */
+     * host. SY_BACKEND_EDEVLOST may mean either device: slot_flush on each tells which. */
     int (*slot_copy)(sy_backend_pool *to, uint32_t to_slot, sy_backend_pool *from,
                      uint32_t from_slot, uint64_t offset, uint64_t n, char *why);
     /* The same from another process. pool_export: what the owner hands out. pool_import:
@@ -214,8 +214,9 @@ typedef struct sy_backend {
     void (*lane)(sy_backend_lane *out, const sy_backend_pool *pool, uint32_t lane);
     /* Begins y[r] = expert(x[x_row[r]]) for the rows of every group; groups lie one after the other
      * from row 0 on and end at n_rows. The lane is free: no submit without a finished wait before.
-     * n_x, n_rows <= rows_max; x_row[r] < n_x, slot < n_slots, else SY_BACKEND_EINVAL. Never waits
-     * for the device. */
+     * n_x, n_rows <= rows_max; x_row[r] < n_x, slot < n_slots, else SY_BACKEND_EINVAL. Does not
+     * wait for the device, but where only a part of the batch could be begun, for a tenth of a
+     * second at most; SY_BACKEND_EFAILED: what an earlier such batch began is still there. */
     int (*submit)(sy_backend_pool *pool, uint32_t lane, uint32_t n_x, uint32_t n_rows,
                   const sy_backend_group *group, uint32_t n_groups, char *why);
     /* Waits until the lane's batch is done, for timeout_us at most (0: looks once): *done tells.

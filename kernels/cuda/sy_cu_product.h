@@ -35,6 +35,35 @@ static __device__ __forceinline__ void sy_cu_block_product(float c[4], const uin
     sy_mma_bf16(c, w[3], high.z, high.w);
 }
 
+/* All blocks of a row block, from where this lane's part of the first begins. token: a lane's row of
+ * each eight, from where its inputs begin; NULL: there is none. The next block's weights are asked
+ * for before this one's are used. */
+template <int NT>
+static __device__ __forceinline__ void sy_cu_stream_weights(float c[NT][4], const uint4 *from,
+                                                      const uint16_t *const token[NT],
+                                                      uint32_t n_k_blocks)
+{
+    uint4 w[4];
+
+    sy_cu_load_block(w, from);
+    for (uint32_t j = 0; j < n_k_blocks; j++) {
+        uint4 next[4] = {w[0], w[1], w[2], w[3]};
+        if (j + 1 < n_k_blocks) sy_cu_load_block(next, from + (size_t)(j + 1) * SY_CU_BLOCK_UINT4);
+        SY_UNROLL
+        for (int n = 0; n < NT; n++) {
+            uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+            if (token[n] != nullptr) {
+                const uint4 *x = reinterpret_cast<const uint4 *>(token[n] + (size_t)j * 64);
+                low = __ldg(x);
+                high = __ldg(x + 1);
+            }
+            sy_cu_block_product(c[n], w, low, high);
+        }
+        SY_UNROLL
+        for (int s = 0; s < 4; s++) w[s] = next[s];
+    }
+}
+
 static __device__ __forceinline__ float sy_cu_with_bias(float v, const float *bias, uint32_t i)
 {
     return bias == nullptr ? v : v + bias[i];

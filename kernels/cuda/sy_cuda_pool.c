@@ -253,8 +253,8 @@ static int describe(sy_backend_pool *pool, char *why)
         "cudaDeviceGetAttribute");
     TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
         "cudaDeviceGetAttribute");
-    snprintf(pool->info.arithmetic, sizeof(pool->info.arithmetic), "bf16-mma/1:sm_%d%d", major,
-             minor);
+    snprintf(pool->info.arithmetic, sizeof(pool->info.arithmetic), SY_BACKEND_ARITHMETIC_CUDA,
+             (unsigned)major, (unsigned)minor);
     pool->info.slot_bytes = pool->layout.stride;
     pool->info.n_lanes = pool->config.lanes;
     pool->info.x_stride = (uint32_t)round_up(pool->config.hidden, 64);

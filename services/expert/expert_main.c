@@ -69,9 +69,8 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
         {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
         {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
         {"memory-mb", "MB",
-         "memory for shards, of all devices together; GPUs have an equal part each; 0: no limit, "
-         "on "
-         "GPUs nine tenths of what is free",
+         "memory for shards, of all devices together, of which GPUs have an equal part each; 0: no "
+         "limit, and on GPUs nine tenths of what is free",
          SY_ARG_INT, &o->memory_mb, 0, 1 << 24},
         {"loaders", "N", "threads that bring shards into memory; they yield to requests; default 2",
          SY_ARG_INT, &o->loaders, 1, EXPERT_LOADERS_MAX},
@@ -93,9 +92,8 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
          "a GPU that does not finish a batch in this time is lost; default 10", SY_ARG_INT,
          &o->device_timeout_s, 1, 3600},
         {"device-exit-s", "S",
-         "a node that has lost a GPU, or whose GPU computes wrong, is not ready, and ends after "
-         "this "
-         "time with exit code 3; default 5",
+         "a node that has lost a GPU, or whose GPU computes wrong, is not ready, and ends so long "
+         "after with exit code 3; default 5",
          SY_ARG_INT, &o->device_exit_s, 0, 86400},
         {"shared-memory", "on|off",
          "on: rows of aggregators on this host are read and written where they have them; off: all "
