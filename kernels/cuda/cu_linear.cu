@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(SY_CU_WARPS * 32)
         const uint32_t r = begin + n * 8 + lane / 4;
         token[n] = r < end ? x + (size_t)r * n_k_blocks * 64 + lane % 4 * 16 : nullptr;
     }
-    sy_cu_stream_weights<NT>(c, weights + (size_t)block * n_k_blocks * SY_CU_BLOCK_UINT4 + lane, token,
-                       n_k_blocks);
+    sy_cu_stream_weights<NT>(c, weights + (size_t)block * n_k_blocks * SY_CU_BLOCK_UINT4 + lane,
+                             token, n_k_blocks);
     SY_UNROLL
     for (int n = 0; n < NT; n++) {
         SY_UNROLL

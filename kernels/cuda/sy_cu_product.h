@@ -35,13 +35,13 @@ static __device__ __forceinline__ void sy_cu_block_product(float c[4], const uin
     sy_mma_bf16(c, w[3], high.z, high.w);
 }
 
-/* All blocks of a row block, from where this lane's part of the first begins. token: a lane's row of
- * each eight, from where its inputs begin; NULL: there is none. The next block's weights are asked
- * for before this one's are used. */
+/* All blocks of a row block, from where this lane's part of the first begins. token: a lane's row
+ * of each eight, from where its inputs begin; NULL: there is none. The next block's weights are
+ * asked for before this one's are used. */
 template <int NT>
 static __device__ __forceinline__ void sy_cu_stream_weights(float c[NT][4], const uint4 *from,
-                                                      const uint16_t *const token[NT],
-                                                      uint32_t n_k_blocks)
+                                                            const uint16_t *const token[NT],
+                                                            uint32_t n_k_blocks)
 {
     uint4 w[4];
 
