@@ -66,6 +66,22 @@ static float small_random(uint32_t *state)
     return (float)(int32_t)*state * 0x1p-31f;
 }
 
+/* A row of codes that are all numbers, and its factors. */
+static void encode_row(uint8_t *to, sy_dtype dtype, const float *row)
+{
+    const size_t n_blocks = K / SY_FP8_BLOCK, n_groups = K / SY_QUANT_BLOCK;
+    const float factor = 1.0f / 448.0f; /* of the largest code */
+
+    if (dtype == SY_FP8) {
+        for (size_t k = 0; k < K; k++) to[k] = sy_f32_to_f8_e4m3(row[k] / factor);
+        for (size_t b = 0; b < n_blocks; b++)
+            memcpy(to + K + b * sizeof(factor), &factor, sizeof(factor));
+        return;
+    }
+    for (size_t i = 0; i < K / 2; i++) to[i] = (uint8_t)(int)(row[i] * 127.0f);
+    memset(to + K / 2, 124, n_groups); /* 2^-3 */
+}
+
 /* The weights as they are stored. NULL: no memory. */
 static uint8_t *make_weights(sy_dtype dtype, uint32_t *random)
 {
@@ -81,6 +97,10 @@ static uint8_t *make_weights(sy_dtype dtype, uint32_t *random)
         if (sy_dtype_is_quant(dtype)) {
             const sy_status st = sy_quantize_rows(to, dtype, row, SY_F32, 1, K);
             SY_ASSERT(st == SY_OK); /* the numbers are below one */
+            continue;
+        }
+        if (sy_dtype_is_encoded(dtype)) {
+            encode_row(to, dtype, row);
             continue;
         }
         for (size_t k = 0; k < K; k++) {
@@ -188,8 +208,9 @@ static int measure(bench *b, variant v, size_t T)
 static int measure_all(bench *b, const sy_kernels *chosen, sy_dtype only)
 {
     static const variant variants[] = {
-        {SY_BF16, SY_ACT_F32}, {SY_F16, SY_ACT_F32}, {SY_F32, SY_ACT_F32}, {SY_Q8, SY_ACT_F32},
-        {SY_Q4, SY_ACT_F32},   {SY_Q8, SY_ACT_Q8},   {SY_Q4, SY_ACT_Q8},   {SY_BF16, SY_ACT_BF16},
+        {SY_BF16, SY_ACT_F32}, {SY_F16, SY_ACT_F32},   {SY_F32, SY_ACT_F32},   {SY_Q8, SY_ACT_F32},
+        {SY_Q4, SY_ACT_F32},   {SY_FP8, SY_ACT_F32},   {SY_MXFP4, SY_ACT_F32}, {SY_Q8, SY_ACT_Q8},
+        {SY_Q4, SY_ACT_Q8},    {SY_BF16, SY_ACT_BF16},
     };
     static const size_t tokens[] = {1, 2, 4, 8, 16, 64, 512};
 
@@ -211,7 +232,7 @@ static int dtype_named(sy_dtype *out, const char *name)
 {
     *out = SY_DTYPE_NONE;
     if (name == NULL) return 1;
-    for (int d = SY_F32; d <= SY_Q4; d++)
+    for (int d = SY_F32; d <= SY_MXFP4; d++)
         if (strcmp(name, sy_dtype_name((sy_dtype)d)) == 0) *out = (sy_dtype)d;
     return *out != SY_DTYPE_NONE;
 }
@@ -249,7 +270,7 @@ int main(int argc, char **argv)
          .out = &name},
         {.name = "dtype",
          .value = "TYPE",
-         .help = "only this type of weights: bf16, f16, f32, q8 or q4",
+         .help = "only this type of weights: bf16, f16, f32, q8, q4, fp8 or mxfp4",
          .kind = SY_ARG_STRING,
          .out = &dtype_name},
         {.name = "json",
@@ -266,8 +287,10 @@ int main(int argc, char **argv)
         return 2;
     }
     if (!dtype_named(&dtype, dtype_name)) {
-        fprintf(stderr, "bench_kernels: no weights of type '%s'; use bf16, f16, f32, q8 or q4\n",
-                dtype_name);
+        fprintf(
+            stderr,
+            "bench_kernels: no weights of type '%s'; use bf16, f16, f32, q8, q4, fp8 or mxfp4\n",
+            dtype_name);
         return 2;
     }
     if (!allocate(&b)) return 1;

@@ -15,14 +15,21 @@ static int always(void)
     return 1;
 }
 
-/* The builtins also ask whether the operating system saves the registers; not every compiler lets
- * them be asked for F16C. */
-static int has_avx2(void)
+/* Not every compiler lets the builtins be asked for F16C. The instruction that tells is asked once:
+ * in a virtual machine it takes tens of microseconds. */
+static int has_f16c(void)
 {
+    static _Atomic int known; /* 0: not yet; 1: no; 2: yes */
     unsigned eax, ebx, ecx, edx;
 
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
+    if (known == 0) known = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0 ? 2 : 1;
+    return known == 2;
+}
+
+/* The builtins also ask whether the operating system saves the registers. */
+static int has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 static int has_avx512(void)

@@ -5,7 +5,9 @@
  * matmul: each output element is one chain of fused multiply-adds over k = 0, 1, 2, ... in fp32,
  * starting from +0. Vector lanes lie across output columns, never across k: batch, tile, thread
  * count and vector width do not show. With Q8 or Q4 weights: inside a block the chain runs over x
- * and the integer q from +0, s; then y = fma(d, s, y), block after block from +0.
+ * and the integer q from +0, s; then y = fma(d, s, y), block after block from +0. With FP8 or MXFP4
+ * weights the same, over x and the code's value: y = fma(factor, s, y), after every 128 inputs or
+ * every 32, and after the last.
  *
  * matmul_q8: the sum inside a block is an exact integer; y = fma((float)sum, dw * dx, y), block
  * after block from +0, where the product of the scales is rounded to fp32 first.
@@ -26,8 +28,10 @@
  * a line into two registers in order); f16 and f32 panels store them in order. Q8 and Q4 panels:
  * all the blocks' quants, then all the blocks' scales ([blocks][16] f16), padded to 64 bytes. A Q8
  * block is [8][16 columns][4 k] bytes q + 128; a Q4 block [4][16 columns][4] bytes, whose low
- * nibbles are k = 8i .. 8i+3 and whose high nibbles are k = 8i+4 .. 8i+7. Panels are read-only once
- * packed. */
+ * nibbles are k = 8i .. 8i+3 and whose high nibbles are k = 8i+4 .. 8i+7. MXFP4 panels are Q4's
+ * with the codes as nibbles, and with scales of a byte ([blocks][16]). FP8 panels: [ceil(K/2)][16
+ * columns][2 k] codes, padded to 64 bytes, then the factors ([blocks][16] f32). Panels are
+ * read-only once packed. */
 #ifndef SY_KERNELS_H
 #define SY_KERNELS_H
 
@@ -55,21 +59,22 @@ typedef enum sy_activations { SY_ACT_F32 = 0, SY_ACT_Q8 = 1, SY_ACT_BF16 = 2 } s
 
 /* How a tier holds its weights and computes with them. Zeroed: as stored, fp32. */
 typedef struct sy_precision {
-    sy_dtype weights; /* SY_DTYPE_NONE: as stored; SY_BF16: stored so, or refused; SY_Q8, SY_Q4:
-                         rounded at load */
+    sy_dtype weights; /* SY_DTYPE_NONE: as they read, encoded ones as bf16; SY_BF16: the same, but
+                         refused where one reads otherwise; SY_Q8, SY_Q4: rounded at load; SY_FP8,
+                         SY_MXFP4: what is encoded so stays so, the rest is as it reads */
     sy_activations activations;
 } sy_precision;
 /* The name of the arithmetic, announced by every process: "f32-chain/1", "q8-block/1" or
  * "bf16-pair/1". */
 const char *sy_arithmetic_name(sy_activations activations);
 /* From the options' texts: weights "as-stored" (or "bf16", where that is what is stored: checked by
- * whoever loads), "q8", "q4"; activations "f32", "bf16", "q8". SY_EINVAL says what would do, also
- * for q8 activations with weights as stored, and bf16 ones with rounded weights: these set weights
- * to SY_BF16. */
+ * whoever loads), "fp8", "mxfp4", "q8", "q4"; activations "f32", "bf16", "q8". SY_EINVAL says what
+ * would do, also for q8 activations with weights as stored, bf16 ones with rounded weights (with
+ * none named they set weights to SY_BF16), and any but f32 with encoded ones. */
 SY_MUST_USE sy_status sy_precision_parse(sy_precision *out, const char *weights,
                                          const char *activations, sy_error *err);
 
-size_t sy_panel_bytes(sy_dtype dtype, uint32_t k); /* one panel; a multiple of 64 for Q8 and Q4 */
+size_t sy_panel_bytes(sy_dtype dtype, uint32_t k); /* one panel; of blocks, a multiple of 64 */
 size_t sy_panels_count(uint32_t n);                /* ceil(n / SY_PANEL) */
 size_t sy_panels_bytes(sy_dtype dtype, uint32_t n, uint32_t k); /* 0 on overflow or a bad dtype */
 /* Packs panels [begin, end) of src, [n,k] row-major of dtype with any alignment, into dst (the

@@ -14,7 +14,7 @@ size_t sy_panels_count(uint32_t n)
 
 size_t sy_panel_bytes(sy_dtype dtype, uint32_t k)
 {
-    if (sy_dtype_is_quant(dtype)) return quant_panel_bytes(dtype, quant_blocks(k));
+    if (sy_dtype_is_quant(dtype) || sy_dtype_is_encoded(dtype)) return quant_panel_bytes(dtype, k);
     return (size_t)k * SY_PANEL * sy_dtype_bytes(dtype);
 }
 
@@ -59,6 +59,8 @@ void sy_panels_pack(void *dst, const void *src, sy_dtype dtype, uint32_t n, uint
         case SY_F32: pack_panel(to, from, SY_F32, 4, n_columns, k); break;
         case SY_Q8:
         case SY_Q4: sy_quant_panel_pack(to, from, dtype, n_columns, k); break;
+        case SY_FP8:
+        case SY_MXFP4: sy_encoded_panel_pack(to, from, dtype, n_columns, k); break;
         case SY_DTYPE_NONE: break;
         }
     }
@@ -101,6 +103,8 @@ void sy_panels_unpack(void *dst, const sy_panels *w, uint32_t begin, uint32_t en
         case SY_F32: unpack_panel(to, from, SY_F32, 4, first, last, w->k); break;
         case SY_Q8:
         case SY_Q4: sy_quant_panel_unpack(to, from, w->dtype, first, last, w->k); break;
+        case SY_FP8:
+        case SY_MXFP4: sy_encoded_panel_unpack(to, from, w->dtype, first, last, w->k); break;
         case SY_DTYPE_NONE: break;
         }
         to += (last - first) * row_bytes;
@@ -118,6 +122,16 @@ static float quant_at(const sy_panels *w, size_t n, size_t k)
     return quant_scale(quant_scales_at(w, panel), b, n % SY_PANEL) * (float)q;
 }
 
+static float encoded_at(const sy_panels *w, size_t n, size_t k)
+{
+    const uint8_t *panel = quant_panel_at(w, n / SY_PANEL);
+    const size_t n_inputs = quant_block_inputs(w->dtype), b = k / n_inputs, c = n % SY_PANEL;
+    const uint8_t *block = panel + b * quant_block_bytes(w->dtype);
+
+    return encoded_factor(w->dtype, quant_scales_at(w, panel), b, c) *
+           encoded_value(w->dtype, block, c, k % n_inputs);
+}
+
 float sy_panels_at(const sy_panels *w, uint32_t n, uint32_t k)
 {
     const size_t line = n / SY_PANEL * (size_t)w->k + k;
@@ -126,6 +140,7 @@ float sy_panels_at(const sy_panels *w, uint32_t n, uint32_t k)
 
     SY_ASSERT(n < w->n && k < w->k);
     if (sy_dtype_is_quant(w->dtype)) return quant_at(w, n, k);
+    if (sy_dtype_is_encoded(w->dtype)) return encoded_at(w, n, k);
     sy_dtype_widen(&value, (const uint8_t *)w->data + item * sy_dtype_bytes(w->dtype), w->dtype, 1);
     return value;
 }

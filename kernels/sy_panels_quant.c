@@ -54,7 +54,7 @@ void sy_quant_panel_pack(uint8_t *dst, const uint8_t *src, sy_dtype dtype, size_
 
     /* Columns that are not there: zeros, behind a scale of zero. */
     if (n_columns < SY_PANEL) memset(dst, dtype == SY_Q8 ? 0x80 : 0x88, quants_bytes);
-    memset(scales, 0, quant_panel_bytes(dtype, n_blocks) - quants_bytes);
+    memset(scales, 0, quant_panel_bytes(dtype, k) - quants_bytes);
     for (size_t c = 0; c < n_columns; c++) {
         for (size_t b = 0; b < n_blocks; b++) {
             const uint8_t *from = src + (c * n_blocks + b) * block_bytes;

@@ -158,10 +158,15 @@ sy_status sy_precision_parse(sy_precision *out, const char *weights, const char 
         out->weights = SY_Q8;
     } else if (strcasecmp(weights, "q4") == 0) {
         out->weights = SY_Q4;
+    } else if (strcasecmp(weights, "fp8") == 0) {
+        out->weights = SY_FP8;
+    } else if (strcasecmp(weights, "mxfp4") == 0) {
+        out->weights = SY_MXFP4;
     } else if (strcasecmp(weights, "bf16") == 0) {
         out->weights = SY_BF16;
     } else if (strcasecmp(weights, "as-stored") != 0) {
-        return sy_error_set(err, SY_EINVAL, "weights '%s': use as-stored, bf16, q8 or q4", weights);
+        return sy_error_set(err, SY_EINVAL,
+                            "weights '%s': use as-stored, bf16, fp8, mxfp4, q8 or q4", weights);
     }
     if (strcasecmp(activations, "q8") == 0) {
         out->activations = SY_ACT_Q8;
@@ -175,6 +180,12 @@ sy_status sy_precision_parse(sy_precision *out, const char *weights, const char 
         return sy_error_set(err, SY_EINVAL,
                             "activations 'bf16' need bf16 weights: leave out --weights, or use "
                             "--activations q8");
+    }
+    if (out->activations != SY_ACT_F32 && sy_dtype_is_encoded(out->weights)) {
+        return sy_error_set(err, SY_EINVAL,
+                            "activations '%s' do not go with weights '%s': leave out --weights, or "
+                            "use --activations f32",
+                            activations, weights);
     }
     if (out->activations == SY_ACT_Q8 && !sy_dtype_is_quant(out->weights)) {
         return sy_error_set(err, SY_EINVAL,

@@ -187,6 +187,8 @@ void sy_avx2_matmul(float *y, size_t y_stride, const float *x, size_t x_stride,
     case SY_F32: matmul(&job, SY_F32, block_f32); break;
     case SY_Q8:
     case SY_Q4: sy_avx2_matmul_quant(y, y_stride, x, x_stride, x_row, T, w, begin, end); break;
+    case SY_FP8:
+    case SY_MXFP4: sy_avx2_matmul_encoded(y, y_stride, x, x_stride, x_row, T, w, begin, end); break;
     case SY_DTYPE_NONE: break;
     }
 }

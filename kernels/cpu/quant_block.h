@@ -1,12 +1,12 @@
-/* quant_block.h - what the products with weights of integer blocks share: the walk over tokens,
- * blocks of inputs and panels.
+/* quant_block.h - what the products with weights of blocks share, of integers or encoded: the walk
+ * over tokens, blocks of inputs and panels.
  *
- * Some tokens' activations are copied into a buffer on the stack, block after block of
- * SY_QUANT_BLOCK inputs and the tokens side by side, so that rows which lie far apart (x_row) do
- * not share cache sets and a block's activations stream past its weights, which stay in registers
- * or in the first-level cache. The outputs of a few panels rest in a buffer of whole lines, however
- * few columns the last panel has. With few tokens several panels advance together, block by block:
- * the memory then sees several streams. Bodies ask for the weights some blocks ahead, into the next
+ * Some tokens' activations are copied into a buffer on the stack, block after block of inputs and
+ * the tokens side by side, so that rows which lie far apart (x_row) do not share cache sets and a
+ * block's activations stream past its weights, which stay in registers or in the first-level cache.
+ * The outputs of a few panels rest in a buffer of whole lines, however few columns the last panel
+ * has. With few tokens several panels advance together, block by block: the memory then sees
+ * several streams. Bodies ask for the weights some blocks ahead, into the next
  * panels where one ends: left to the hardware's prefetch, which stops at every page and every
  * panel, one to four tokens take a fifth to a half more time, and eight to thirty-two as much. */
 #ifndef SY_QUANT_BLOCK_H
@@ -18,6 +18,7 @@
 #define QUANT_TOKENS_MAX   96
 #define QUANT_Q8_MAX       (QUANT_TOKENS_MAX * 32) /* blocks of one token that the buffer holds */
 #define QUANT_F32_MAX      (QUANT_Q8_MAX / 4)
+#define QUANT_FP8_MAX      (QUANT_F32_MAX * SY_QUANT_BLOCK / SY_FP8_BLOCK)
 #define QUANT_GROUP_TOKENS 16 /* up to this many, GROUP_MAX panels go together */
 #define QUANT_GROUP_MAX    4
 #define QUANT_ACC_LINES    (QUANT_TOKENS_MAX * 2)
@@ -59,6 +60,7 @@ typedef struct quant_weights {
     const uint8_t *quants;
     const uint8_t *scales;
     size_t panel_bytes;
+    size_t n_k;           /* inputs that the block has: less than all only at the end of a row */
     const uint8_t *ahead; /* quants to ask for meanwhile, panels as far apart; NULL: none */
     const uint8_t *ahead_scales;
 } quant_weights;
@@ -93,20 +95,32 @@ static inline void quant_fill_q8(quant_buffer *buffer, const quant_job *job, qua
     }
 }
 
-static inline void quant_fill_f32(quant_buffer *buffer, const quant_job *job, quant_part part)
+/* n_inputs, of a block, is a constant where this is used. */
+SY_CPU_INLINE void quant_fill_blocks(quant_buffer *buffer, const quant_job *job, quant_part part,
+                                     size_t n_inputs)
 {
-    const size_t first = part.block * SY_QUANT_BLOCK;
+    const size_t first = part.block * n_inputs;
 
     for (size_t t = 0; t < part.n_tokens; t++) {
         const float *x = job->x + quant_row_of(job, part.t + t) * job->x_stride;
         for (size_t b = 0; b < part.n_blocks; b++) {
-            const size_t k = first + b * SY_QUANT_BLOCK;
-            const size_t n = SY_MIN((size_t)SY_QUANT_BLOCK, job->w->k - k);
-            float *to = buffer->x + (b * part.n_tokens + t) * SY_QUANT_BLOCK;
-            if (n < SY_QUANT_BLOCK) memset(to, 0, SY_QUANT_BLOCK * sizeof(*to));
+            const size_t k = first + b * n_inputs;
+            const size_t n = SY_MIN(n_inputs, job->w->k - k);
+            float *to = buffer->x + (b * part.n_tokens + t) * n_inputs;
+            if (n < n_inputs) memset(to, 0, n_inputs * sizeof(*to));
             memcpy(to, x + k, n * sizeof(*to));
         }
     }
+}
+
+static inline void quant_fill_f32(quant_buffer *buffer, const quant_job *job, quant_part part)
+{
+    quant_fill_blocks(buffer, job, part, SY_QUANT_BLOCK);
+}
+
+static inline void quant_fill_fp8(quant_buffer *buffer, const quant_job *job, quant_part part)
+{
+    quant_fill_blocks(buffer, job, part, SY_FP8_BLOCK);
 }
 
 /* The outputs of panels [panel, panel + n_panels) come from y, when earlier blocks are in it, and
@@ -152,11 +166,17 @@ SY_CPU_INLINE void quant_prefetch(quant_weights w, sy_dtype dtype, size_t n_pane
     }
 }
 
+/* How far from a block's quants those to ask for lie; 0: there are none. */
+SY_CPU_INLINE ptrdiff_t quant_ahead_bytes(quant_weights w)
+{
+    return w.ahead != NULL ? w.ahead - w.quants : 0;
+}
+
 /* Block `at` of a panel, or, where the panel ends before, of the one a group further. */
 SY_CPU_INLINE void quant_ahead(quant_weights *w, const quant_job *job, size_t panel, size_t n_group,
                                size_t at, sy_dtype dtype)
 {
-    const size_t n_blocks = quant_blocks(job->w->k);
+    const size_t n_blocks = quant_blocks_of(dtype, job->w->k);
 
     if (at >= n_blocks) {
         at -= n_blocks;
@@ -164,9 +184,10 @@ SY_CPU_INLINE void quant_ahead(quant_weights *w, const quant_job *job, size_t pa
     }
     w->ahead = w->ahead_scales = NULL;
     if (at >= n_blocks || panel >= job->end) return;
-    const uint8_t *quants = quant_panel_at(job->w, panel);
+    const uint8_t *quants = (const uint8_t *)job->w->data + panel * w->panel_bytes;
+    const uint8_t *scales = quants + quant_quants_bytes(dtype, job->w->k);
     w->ahead = quants + at * quant_block_bytes(dtype);
-    w->ahead_scales = quant_scales_at(job->w, quants) + at * QUANT_PANEL_SCALES;
+    w->ahead_scales = scales + at * quant_scales_bytes(dtype);
 }
 
 /* Blocks of one group of panels. body, dtype and at_once (panels that a body takes) are constants
@@ -176,7 +197,8 @@ SY_CPU_INLINE void quant_group(quant_buffer *buffer, const quant_job *job, quant
                                size_t at_once)
 {
     const size_t block_bytes = quant_block_bytes(dtype);
-    const size_t panel_bytes = quant_panel_bytes(dtype, quant_blocks(job->w->k));
+    const size_t n_inputs = quant_block_inputs(dtype);
+    const size_t panel_bytes = quant_panel_bytes(dtype, job->w->k);
     const uint8_t *quants = quant_panel_at(job->w, panel);
     const uint8_t *scales = quant_scales_at(job->w, quants);
 
@@ -187,8 +209,9 @@ SY_CPU_INLINE void quant_group(quant_buffer *buffer, const quant_job *job, quant
             const size_t ahead = at + QUANT_AHEAD_BYTES / block_bytes;
             quant_weights w = {
                 .quants = quants + p * panel_bytes + at * block_bytes,
-                .scales = scales + p * panel_bytes + at * QUANT_PANEL_SCALES,
+                .scales = scales + p * panel_bytes + at * quant_scales_bytes(dtype),
                 .panel_bytes = panel_bytes,
+                .n_k = SY_MIN(n_inputs, job->w->k - at * n_inputs),
             };
             quant_ahead(&w, job, panel + p, n_panels, ahead, dtype);
             float *acc = buffer->acc + p * part.n_tokens * SY_PANEL;
@@ -216,11 +239,12 @@ SY_CPU_INLINE void quant_panels(quant_buffer *buffer, const quant_job *job, quan
 }
 
 /* Splits the job into parts of as equal numbers of tokens as can be, and of as many blocks as the
- * buffer holds (capacity, counted in blocks of one token). */
+ * buffer holds (capacity, counted in blocks of one token). A block's chain never leaves its part.
+ */
 static inline void quant_by_parts(const quant_job *job, size_t capacity, quant_fill *fill,
                                   quant_run *run)
 {
-    const size_t n_blocks = quant_blocks(job->w->k);
+    const size_t n_blocks = quant_blocks_of(job->w->dtype, job->w->k);
     quant_buffer buffer;
 
     for (size_t t = 0, n; t < job->T; t += n) {

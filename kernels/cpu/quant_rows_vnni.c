@@ -122,7 +122,7 @@ SY_CPU_INLINE void rows(const quant_rows_job *job, sy_dtype dtype, size_t T, siz
 {
     const sy_panels *w = job->w;
     const size_t blocks = quant_blocks(w->k);
-    rows_tile a = {.panel_bytes = quant_panel_bytes(dtype, blocks), .n_blocks = blocks};
+    rows_tile a = {.panel_bytes = quant_panel_bytes(dtype, w->k), .n_blocks = blocks};
 
     for (size_t t = 0; t < T; t++) {
         const size_t row = job->x_row != NULL ? job->x_row[t] : t;

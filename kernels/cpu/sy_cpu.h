@@ -16,6 +16,9 @@ extern const sy_kernels sy_kernels_avx512_vnni; /* the same, and VNNI for int8 p
     void sy_##isa##_matmul_quant(float *y, size_t y_stride, const float *x, size_t x_stride,       \
                                  const uint32_t *x_row, size_t T, const sy_panels *w,              \
                                  size_t begin, size_t end);                                        \
+    void sy_##isa##_matmul_encoded(float *y, size_t y_stride, const float *x, size_t x_stride,     \
+                                   const uint32_t *x_row, size_t T, const sy_panels *w,            \
+                                   size_t begin, size_t end);                                      \
     void sy_##isa##_quantize(const sy_qrows *q, size_t t, const float *x, size_t x_stride,         \
                              size_t n, uint32_t k);                                                \
     void sy_##isa##_round_bf16(uint16_t *y, const float *x, size_t n);                             \

@@ -35,6 +35,10 @@ void sy_ref_matmul(float *y, size_t y_stride, const float *x, size_t x_stride,
         sy_ref_matmul_quant(y, y_stride, x, x_stride, x_row, T, w, begin, end);
         return;
     }
+    if (sy_dtype_is_encoded(w->dtype)) {
+        sy_ref_matmul_encoded(y, y_stride, x, x_stride, x_row, T, w, begin, end);
+        return;
+    }
     for (size_t t = 0; t < T; t++) {
         const float *row = x + (x_row != NULL ? x_row[t] : t) * x_stride;
         for (size_t panel = begin; panel < end; panel++) {

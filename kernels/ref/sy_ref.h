@@ -59,6 +59,9 @@ void sy_ref_matmul(float *y, size_t y_stride, const float *x, size_t x_stride,
 void sy_ref_matmul_quant(float *y, size_t y_stride, const float *x, size_t x_stride,
                          const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin,
                          size_t end);
+void sy_ref_matmul_encoded(float *y, size_t y_stride, const float *x, size_t x_stride,
+                           const uint32_t *x_row, size_t T, const sy_panels *w, size_t begin,
+                           size_t end);
 void sy_ref_quantize(const sy_qrows *q, size_t t, const float *x, size_t x_stride, size_t n,
                      uint32_t k);
 void sy_ref_matmul_q8(float *y, size_t y_stride, const sy_qrows *x, const uint32_t *x_row, size_t T,

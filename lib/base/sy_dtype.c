@@ -18,11 +18,16 @@ static const struct {
     /* No element of these stands alone, and no file's tensor is read as one by its name. */
     [SY_Q8] = {"q8", {"q8", "q8"}, 0},
     [SY_Q4] = {"q4", {"q4", "q4"}, 0},
+    [SY_FP8] = {"fp8", {"fp8", "fp8"}, 0},
+    [SY_MXFP4] = {"mxfp4", {"mxfp4", "mxfp4"}, 0},
 };
 
 #define SCALE_BYTES    2
 #define Q8_BLOCK_BYTES (SCALE_BYTES + SY_QUANT_BLOCK)
 #define Q4_BLOCK_BYTES (SCALE_BYTES + SY_QUANT_BLOCK / 2)
+
+#define MXFP4_CODES_BYTES (SY_QUANT_BLOCK / 2) /* of a block; its factor's byte lies elsewhere */
+#define MXFP4_BLOCK_BYTES (MXFP4_CODES_BYTES + 1)
 
 static uint32_t bits_of(float v)
 {
@@ -50,16 +55,36 @@ int sy_dtype_is_quant(sy_dtype dtype)
     return dtype == SY_Q8 || dtype == SY_Q4;
 }
 
+int sy_dtype_is_encoded(sy_dtype dtype)
+{
+    return dtype == SY_FP8 || dtype == SY_MXFP4;
+}
+
+static size_t blocks_of(size_t n, size_t block)
+{
+    return n / block + (n % block != 0);
+}
+
 size_t sy_dtype_row_bytes(sy_dtype dtype, size_t n)
 {
-    const int is_quant = sy_dtype_is_quant(dtype);
-    const size_t n_blocks = n / SY_QUANT_BLOCK + (n % SY_QUANT_BLOCK != 0);
-    const size_t n_items = is_quant ? n_blocks : n;
-    const size_t block_bytes = dtype == SY_Q8 ? Q8_BLOCK_BYTES : Q4_BLOCK_BYTES;
-    size_t bytes;
+    const size_t n_blocks = blocks_of(n, SY_QUANT_BLOCK);
+    size_t n_items = n_blocks, item_bytes, rest_bytes = 0, bytes;
 
-    if (__builtin_mul_overflow(n_items, is_quant ? block_bytes : sy_dtype_bytes(dtype), &bytes))
+    switch (dtype) {
+    case SY_Q8: item_bytes = Q8_BLOCK_BYTES; break;
+    case SY_Q4: item_bytes = Q4_BLOCK_BYTES; break;
+    case SY_MXFP4: item_bytes = MXFP4_BLOCK_BYTES; break;
+    case SY_FP8:
+        n_items = n;
+        item_bytes = 1;
+        rest_bytes = blocks_of(n, SY_FP8_BLOCK) * sizeof(float);
+        break;
+    default: n_items = n, item_bytes = sy_dtype_bytes(dtype);
+    }
+    if (__builtin_mul_overflow(n_items, item_bytes, &bytes) ||
+        __builtin_add_overflow(bytes, rest_bytes, &bytes)) {
         return 0;
+    }
     return bytes;
 }
 
@@ -197,6 +222,40 @@ static void widen_q4(float *out, const uint8_t *in, size_t n)
     }
 }
 
+static void widen_fp8(float *out, const uint8_t *in, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float factor;
+        memcpy(&factor, in + n + i / SY_FP8_BLOCK * sizeof(factor), sizeof(factor));
+        out[i] = factor * sy_f8_e4m3_to_f32(in[i]);
+    }
+}
+
+/* The e2m1 code times 2^(b - 127), exactly: denormals among them, and infinity past the largest. */
+static float mxfp4_value(unsigned code, unsigned b)
+{
+    const uint32_t sign = (uint32_t)(code & 8) << 28, magnitude = code & 7;
+
+    if (b == 255) return float_of(sign | 0x7fc00000);
+    if (magnitude == 0) return float_of(sign);
+    /* Code 1 is 2^-1; the others have an exponent above a bit of fraction. */
+    const uint32_t fraction = magnitude == 1 ? 0x800000 : 0x800000 | (magnitude & 1) << 22;
+    const int exponent = (int)b + (magnitude == 1 ? -1 : (int)(magnitude >> 1) - 1);
+    if (exponent >= 255) return float_of(sign | 0x7f800000);
+    if (exponent < 1) return float_of(sign | fraction >> (1 - exponent));
+    return float_of(sign | (uint32_t)exponent << 23 | (fraction & 0x7fffff));
+}
+
+static void widen_mxfp4(float *out, const uint8_t *in, size_t n)
+{
+    const uint8_t *scale = in + blocks_of(n, SY_QUANT_BLOCK) * MXFP4_CODES_BYTES;
+
+    for (size_t i = 0; i < n; i++) {
+        const unsigned pair = in[i / 2];
+        out[i] = mxfp4_value(i % 2 == 0 ? pair & 15 : pair >> 4, scale[i / SY_QUANT_BLOCK]);
+    }
+}
+
 void sy_dtype_widen(float *out, const void *in, sy_dtype dtype, size_t n)
 {
     const unsigned char *bytes = in;
@@ -220,6 +279,8 @@ void sy_dtype_widen(float *out, const void *in, sy_dtype dtype, size_t n)
         break;
     case SY_Q8: widen_q8(out, bytes, n); break;
     case SY_Q4: widen_q4(out, bytes, n); break;
+    case SY_FP8: widen_fp8(out, bytes, n); break;
+    case SY_MXFP4: widen_mxfp4(out, bytes, n); break;
     case SY_DTYPE_NONE:
     default: SY_ASSERT(!"a dtype that has elements");
     }

@@ -14,7 +14,9 @@ _Static_assert(SY_F32 == (int)SWITCHYARD__V1__DTYPE__F32 &&
                    SY_BF16 == (int)SWITCHYARD__V1__DTYPE__BF16 &&
                    SY_F16 == (int)SWITCHYARD__V1__DTYPE__F16 &&
                    SY_Q8 == (int)SWITCHYARD__V1__DTYPE__Q8 &&
-                   SY_Q4 == (int)SWITCHYARD__V1__DTYPE__Q4,
+                   SY_Q4 == (int)SWITCHYARD__V1__DTYPE__Q4 &&
+                   SY_FP8 == (int)SWITCHYARD__V1__DTYPE__FP8 &&
+                   SY_MXFP4 == (int)SWITCHYARD__V1__DTYPE__MXFP4,
                "sy_dtype follows tensor.proto");
 
 void sy_wire_refuse(sy_wire_in *in, const char *fmt, ...)
@@ -135,6 +137,12 @@ static int has_elements(int dtype)
     return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16;
 }
 
+/* What weights alone may be. */
+static int is_block_type(int dtype)
+{
+    return dtype == SY_Q8 || dtype == SY_Q4 || dtype == SY_FP8 || dtype == SY_MXFP4;
+}
+
 static int check_size(sy_wire_in *in, const char *field, uint32_t rows, uint32_t cols)
 {
     if (rows < 1 || rows > SY_WIRE_ROWS_MAX) {
@@ -157,10 +165,11 @@ int sy_wire_shape(sy_wire_in *in, const char *field, int dtype, uint32_t rows, u
 int sy_wire_weights_shape(sy_wire_in *in, const char *field, int dtype, uint32_t rows,
                           uint32_t cols)
 {
-    if (has_elements(dtype) || dtype == SY_Q8 || dtype == SY_Q4)
-        return check_size(in, field, rows, cols);
-    sy_wire_refuse(in, "%s.dtype: %d, must be F32 (1), BF16 (2), F16 (3), Q8 (4) or Q4 (5)", field,
-                   dtype);
+    if (has_elements(dtype) || is_block_type(dtype)) return check_size(in, field, rows, cols);
+    sy_wire_refuse(in,
+                   "%s.dtype: %d, must be F32 (1), BF16 (2), F16 (3), Q8 (4), Q4 (5), FP8 (6) or "
+                   "MXFP4 (7)",
+                   field, dtype);
     return 0;
 }
 

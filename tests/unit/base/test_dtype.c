@@ -198,9 +198,15 @@ static void names_are_read_in_every_spelling(void **state)
     assert_string_equal(sy_dtype_name(SY_Q4), "q4");
     assert_int_equal(sy_dtype_from_name("q8"), SY_DTYPE_NONE); /* no file's tensor is one */
     assert_int_equal(sy_dtype_from_name("Q4"), SY_DTYPE_NONE);
+    assert_string_equal(sy_dtype_name(SY_FP8), "fp8");
+    assert_string_equal(sy_dtype_name(SY_MXFP4), "mxfp4");
+    assert_int_equal(sy_dtype_from_name("fp8"), SY_DTYPE_NONE);
+    assert_int_equal(sy_dtype_from_name("MXFP4"), SY_DTYPE_NONE);
     assert_int_equal(sy_dtype_bytes(SY_F32), 4);
     assert_int_equal(sy_dtype_bytes((sy_dtype)77), 0);
     assert_int_equal(sy_dtype_bytes(SY_Q8), 0);
+    assert_int_equal(sy_dtype_bytes(SY_FP8), 0);
+    assert_int_equal(sy_dtype_bytes(SY_MXFP4), 0);
 }
 
 static void rows_of_blocks_end_with_a_whole_block(void **state)
@@ -217,6 +223,25 @@ static void rows_of_blocks_end_with_a_whole_block(void **state)
     assert_int_equal(sy_dtype_row_bytes(SY_Q8, SIZE_MAX), 0);
     assert_true(sy_dtype_is_quant(SY_Q8) && sy_dtype_is_quant(SY_Q4));
     assert_false(sy_dtype_is_quant(SY_F16) || sy_dtype_is_quant(SY_DTYPE_NONE));
+}
+
+static void encoded_rows_have_their_factors_at_the_end(void **state)
+{
+    (void)state;
+    assert_int_equal(sy_dtype_row_bytes(SY_FP8, 0), 0);
+    assert_int_equal(sy_dtype_row_bytes(SY_FP8, 1), 1 + 4);
+    assert_int_equal(sy_dtype_row_bytes(SY_FP8, 128), 128 + 4);
+    assert_int_equal(sy_dtype_row_bytes(SY_FP8, 129), 129 + 8);
+    assert_int_equal(sy_dtype_row_bytes(SY_FP8, SIZE_MAX), 0);
+    assert_int_equal(sy_dtype_row_bytes(SY_FP8, SIZE_MAX - SIZE_MAX / 64), 0);
+    assert_int_equal(sy_dtype_row_bytes(SY_MXFP4, 0), 0);
+    assert_int_equal(sy_dtype_row_bytes(SY_MXFP4, 1), 17);
+    assert_int_equal(sy_dtype_row_bytes(SY_MXFP4, 96), 51);
+    assert_int_equal(sy_dtype_row_bytes(SY_MXFP4, 97), 68);
+    assert_true(sy_dtype_is_encoded(SY_FP8) && sy_dtype_is_encoded(SY_MXFP4));
+    assert_false(sy_dtype_is_encoded(SY_Q8) || sy_dtype_is_encoded(SY_BF16) ||
+                 sy_dtype_is_encoded((sy_dtype)8));
+    assert_false(sy_dtype_is_quant(SY_FP8) || sy_dtype_is_quant(SY_MXFP4));
 }
 
 /* By the definition of the formats, written down by hand. */
@@ -245,6 +270,128 @@ static void blocks_widen_to_scale_times_integer(void **state)
     assert_true(out[33] == -2.0f);
 }
 
+enum { FP8_ROW = 130 }; /* elements: a block and two more */
+
+/* The rows lie at an odd address. */
+static void set_factor(unsigned char *row, size_t block, float factor)
+{
+    memcpy(row + FP8_ROW + block * sizeof(factor), &factor, sizeof(factor));
+}
+
+static void fp8_widens_to_factor_times_code(void **state)
+{
+    unsigned char memory[1 + FP8_ROW + 8] = {0}, *row = memory + 1;
+    float out[FP8_ROW + 1];
+
+    (void)state;
+    set_factor(row, 0, 0.5f);
+    set_factor(row, 1, -3.0f);
+    row[0] = 0x38;   /* 1 */
+    row[1] = 0x7e;   /* 448 */
+    row[2] = 0x81;   /* -2^-9 */
+    row[3] = 0x7f;   /* NaN */
+    row[127] = 0xc4; /* -3 */
+    row[128] = 0x40; /* 2 */
+    row[129] = 0x80; /* -0 */
+    out[FP8_ROW] = 42.0f;
+    sy_dtype_widen(out, row, SY_FP8, FP8_ROW);
+    assert_true(out[0] == 0.5f && out[1] == 224.0f && out[2] == -0x1p-10f && isnan(out[3]));
+    assert_true(out[4] == 0.0f && out[127] == -1.5f && out[128] == -6.0f && out[FP8_ROW] == 42.0f);
+    assert_int_equal(bits_of(out[129]), 0); /* -3 * -0 */
+    set_factor(row, 0, 0.1f);
+    set_factor(row, 1, NAN);
+    sy_dtype_widen(out, row, SY_FP8, FP8_ROW);
+    assert_true(out[127] == 0.1f * -3.0f && isnan(out[128]) && isnan(out[129]));
+}
+
+/* Every code with every scale, against ldexp: denormals, infinities and NaNs among them. */
+static void mxfp4_widens_exactly(void **state)
+{
+    static const double e2m1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    unsigned char memory[1 + 2 * 17] = {0}, *row = memory + 1; /* 33 elements */
+    float out[34];
+
+    (void)state;
+    for (unsigned i = 0; i < 16; i++) row[i / 2] |= (unsigned char)(i << (i % 2 * 4));
+    row[15] = 0x10; /* element 31: 0.5 */
+    row[16] = 0xf2; /* element 32: 1 */
+    row[33] = 128;  /* 2^1 */
+    for (unsigned b = 0; b < 256; b++) {
+        row[32] = (unsigned char)b;
+        out[33] = 42.0f;
+        sy_dtype_widen(out, row, SY_MXFP4, 33);
+        for (unsigned i = 0; i < 16; i++) {
+            const double sign = i < 8 ? 1.0 : -1.0;
+            const float want = b == 255 ? NAN : (float)(sign * ldexp(e2m1[i & 7], (int)b - 127));
+            if (isnan(want) ? !isnan(out[i]) : bits_of(out[i]) != bits_of(want))
+                fail_msg("code %u, scale %u: got %a, want %a", i, b, (double)out[i], (double)want);
+        }
+        assert_true(b == 255 || out[31] == ldexpf(0.5f, (int)b - 127));
+        assert_true(out[32] == 2.0f && out[33] == 42.0f);
+    }
+}
+
+static void expect_finite(int want, const unsigned char *row, sy_dtype dtype, size_t n)
+{
+    const int got = sy_dtype_all_finite(row, dtype, n);
+
+    if (got != want) fail_msg("%s, %zu: finite is %d, want %d", sy_dtype_name(dtype), n, got, want);
+}
+
+static void an_fp8_row_is_finite_when_its_elements_are(void **state)
+{
+    unsigned char memory[1 + FP8_ROW + 8] = {0}, *row = memory + 1;
+    const float most = 3.4028234e38f;
+
+    (void)state;
+    memset(row, 0xfe, FP8_ROW); /* -448 */
+    set_factor(row, 0, 1.0f);
+    set_factor(row, 1, most / 448.0f);
+    expect_finite(1, row, SY_FP8, FP8_ROW);
+    row[5] = 0x7f;
+    expect_finite(0, row, SY_FP8, FP8_ROW);
+    row[5] = 0;
+    row[129] = 0xff;
+    expect_finite(0, row, SY_FP8, FP8_ROW);
+    row[129] = 0x7e;
+    set_factor(row, 1, most / 400.0f);
+    expect_finite(0, row, SY_FP8, FP8_ROW);
+    row[128] = row[129] = 0xfb; /* -352: the factor is as large, but no product is */
+    expect_finite(1, row, SY_FP8, FP8_ROW);
+    set_factor(row, 1, INFINITY);
+    expect_finite(0, row, SY_FP8, FP8_ROW);
+    row[128] = row[129] = 0; /* times infinity: NaN */
+    expect_finite(0, row, SY_FP8, FP8_ROW);
+    set_factor(row, 1, NAN);
+    expect_finite(0, row, SY_FP8, FP8_ROW);
+}
+
+static void an_mxfp4_row_is_finite_when_its_elements_are(void **state)
+{
+    unsigned char memory[1 + 2 * 17] = {0}, *row = memory + 1; /* 33 elements */
+
+    (void)state;
+    memset(row, 0x77, 32); /* all 6 */
+    row[32] = row[33] = 252;
+    expect_finite(1, row, SY_MXFP4, 33);
+    row[32] = 253;
+    expect_finite(0, row, SY_MXFP4, 33);
+    memset(row, 0x53, 16); /* 1.5 and 3 */
+    expect_finite(1, row, SY_MXFP4, 33);
+    row[33] = 254;
+    row[16] = 0x73; /* element 32 is 1.5; the 6 past the end is no element */
+    expect_finite(1, row, SY_MXFP4, 33);
+    expect_finite(0, row, SY_MXFP4, 34);
+    row[16] = 0xc3; /* neither is a -2 */
+    expect_finite(1, row, SY_MXFP4, 33);
+    row[33] = 255;
+    expect_finite(0, row, SY_MXFP4, 33);
+    row[33] = 127;
+    row[32] = 255;
+    memset(row, 0, 16);
+    expect_finite(0, row, SY_MXFP4, 33);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +407,11 @@ int main(void)
         cmocka_unit_test(names_are_read_in_every_spelling),
         cmocka_unit_test(rows_of_blocks_end_with_a_whole_block),
         cmocka_unit_test(blocks_widen_to_scale_times_integer),
+        cmocka_unit_test(encoded_rows_have_their_factors_at_the_end),
+        cmocka_unit_test(fp8_widens_to_factor_times_code),
+        cmocka_unit_test(mxfp4_widens_exactly),
+        cmocka_unit_test(an_fp8_row_is_finite_when_its_elements_are),
+        cmocka_unit_test(an_mxfp4_row_is_finite_when_its_elements_are),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,8 +45,12 @@ static void rows_must_have_the_shape_they_claim(void **state)
     refused("route_request", &msg.base, "hidden.dtype: 4, must be");
     rows.dtype = SWITCHYARD__V1__DTYPE__Q4;
     refused("route_request", &msg.base, "hidden.dtype: 5, must be");
-    rows.dtype = (Switchyard__V1__DType)6;
+    rows.dtype = SWITCHYARD__V1__DTYPE__FP8;
     refused("route_request", &msg.base, "hidden.dtype: 6, must be");
+    rows.dtype = SWITCHYARD__V1__DTYPE__MXFP4;
+    refused("route_request", &msg.base, "hidden.dtype: 7, must be");
+    rows.dtype = (Switchyard__V1__DType)8;
+    refused("route_request", &msg.base, "hidden.dtype: 8, must be");
     rows.dtype = (Switchyard__V1__DType)-1;
     refused("route_request", &msg.base, "hidden.dtype: -1, must be");
     rows = four_by_eight();
@@ -284,7 +288,7 @@ static void assignments_stay_inside_the_rows(void **state)
     compute_refused(&f, "weight: element 2 is inf, which is not finite");
     f.msg.combine = (Switchyard__V1__Combine)2;
     compute_refused(&f, "combine: 2, must be EXACT (0) or PARTIAL (1)");
-    for (int dtype = -1; dtype <= 6; dtype++) {
+    for (int dtype = -1; dtype <= 8; dtype++) {
         if (dtype >= 0 && dtype <= 2) continue;
         f.msg.output_dtype = (Switchyard__V1__DType)dtype;
         refused("compute_request", &f.msg.base, "output_dtype: ");

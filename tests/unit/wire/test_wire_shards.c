@@ -293,7 +293,10 @@ static void a_chunk_is_a_part_of_its_shard(void **state)
     f.msg.expert = 65535;
     chunk_refused(&f, "expert: 65535, must be below 65535");
     f.tensor[1].dtype = SWITCHYARD__V1__DTYPE__DTYPE_UNSPECIFIED;
-    chunk_refused(&f, "tensor[1].dtype: 0, must be F32 (1), BF16 (2), F16 (3), Q8 (4) or Q4 (5)");
+    chunk_refused(&f, "tensor[1].dtype: 0, must be F32 (1), BF16 (2), F16 (3), Q8 (4), Q4 (5), "
+                      "FP8 (6) or MXFP4 (7)");
+    f.tensor[0].dtype = (Switchyard__V1__DType)8;
+    chunk_refused(&f, "tensor[0].dtype: 8, must be");
     f.tensor[2].dtype = (Switchyard__V1__DType)9;
     chunk_refused(&f, "tensor[2].dtype: 9, must be");
     f.tensor[0].rows = 0;
@@ -372,6 +375,25 @@ static void a_chunk_of_blocks_needs_what_its_rows_need(void **state)
     refused("shard_chunk", &f.msg.base, "total_bytes: 185, but the tensors need 186");
 }
 
+/* A row of 129 elements has two factors of FP8, or five of MXFP4. */
+static void a_chunk_of_encoded_rows_needs_what_they_need(void **state)
+{
+    chunk_fixture f;
+
+    (void)state;
+    chunk_reset(&f);
+    f.tensor[0].dtype = SWITCHYARD__V1__DTYPE__FP8;
+    f.tensor[0].rows = 2;
+    f.tensor[0].cols = 129;
+    f.tensor[1].dtype = SWITCHYARD__V1__DTYPE__MXFP4;
+    f.tensor[1].rows = 3;
+    f.tensor[1].cols = 129;
+    f.msg.total_bytes = 2 * (129 + 2 * 4) + 3 * 5 * 17 + 8 * 4;
+    taken("shard_chunk", &f.msg.base);
+    f.msg.total_bytes++;
+    refused("shard_chunk", &f.msg.base, "total_bytes: 562, but the tensors need 561");
+}
+
 static void a_chunk_is_not_too_large(void **state)
 {
     const size_t n = SY_WIRE_CHUNK_MAX + 1;
@@ -419,6 +441,7 @@ int main(void)
         cmocka_unit_test(a_chunk_of_a_shard_with_biases_lists_them_behind_the_matrices),
         cmocka_unit_test(a_bias_that_does_not_fit_its_matrix_is_refused),
         cmocka_unit_test(a_chunk_of_blocks_needs_what_its_rows_need),
+        cmocka_unit_test(a_chunk_of_encoded_rows_needs_what_they_need),
         cmocka_unit_test(a_chunk_is_not_too_large),
         cmocka_unit_test(a_fetch_names_an_expert_that_may_be),
     };
