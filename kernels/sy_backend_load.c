@@ -38,7 +38,10 @@ static int has_all_entries(const sy_backend *b)
            b->slot_write != NULL && b->slot_flush != NULL && b->slot_read != NULL &&
            b->slot_hash != NULL && b->slot_copy != NULL && b->pool_export != NULL &&
            b->pool_import != NULL && b->remote_close != NULL && b->slot_pull != NULL &&
-           b->lane != NULL && b->submit != NULL && b->wait != NULL;
+           b->lane != NULL && b->submit != NULL && b->wait != NULL && b->pinned_alloc != NULL &&
+           b->pinned_free != NULL && b->matrix_bytes != NULL && b->matrix_write != NULL &&
+           b->stream_open != NULL && b->stream_close != NULL && b->stream_run != NULL &&
+           b->stream_mark != NULL && b->stream_wait != NULL && b->attend_scratch_bytes != NULL;
 }
 
 static sy_status check_table(const sy_backend *b, const char *path, const char *name, sy_error *err)

@@ -230,6 +230,16 @@ sy_status sy_devices_check(sy_device_list *list, sy_error *err)
     return check_cuda(list, err);
 }
 
+void sy_devices_name_option(sy_error *err, const char *option)
+{
+    if (err == NULL) return;
+    sy_error_prefix(err, "%s", option);
+    if (err->reason[0] != '\0') {
+        const size_t n = strlen(err->message);
+        snprintf(err->message + n, sizeof(err->message) - n, " (%s)", err->reason);
+    }
+}
+
 sy_status sy_devices_choose(sy_device_list *out, const char *text, sy_error *err)
 {
     sy_status st;
@@ -237,11 +247,29 @@ sy_status sy_devices_choose(sy_device_list *out, const char *text, sy_error *err
     SY_TRY(sy_devices_parse(out, text, err));
     SY_TRY(sy_devices_check(out, err));
 out:
-    if (st == SY_OK || err == NULL) return st;
-    sy_error_prefix(err, "--devices");
-    if (err->reason[0] != '\0') {
-        const size_t n = strlen(err->message);
-        snprintf(err->message + n, sizeof(err->message) - n, " (%s)", err->reason);
+    if (st != SY_OK) sy_devices_name_option(err, "--devices");
+    return st;
+}
+
+sy_status sy_devices_choose_one(sy_device *out, const sy_backend **backend, const char *option,
+                                const char *text, sy_error *err)
+{
+    sy_device_list list;
+    sy_cuda cuda;
+    sy_status st;
+
+    *backend = NULL;
+    SY_TRY(sy_devices_parse(&list, text, err));
+    if (list.n != 1 || list.every_cuda) {
+        st = sy_error_set(err, SY_EINVAL, "'%s': one device, such as cuda:0", text);
+        goto out;
     }
+    *out = list.device[0];
+    if (out->kind == SY_DEVICE_CPU) return SY_OK;
+    sy_cuda_probe(&cuda);
+    SY_TRY(sy_cuda_check(&cuda, out->number, err));
+    *backend = cuda.backend;
+out:
+    if (st != SY_OK) sy_devices_name_option(err, option);
     return st;
 }

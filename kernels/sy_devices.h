@@ -56,6 +56,15 @@ SY_MUST_USE sy_status sy_devices_check(sy_device_list *list, sy_error *err);
 /* Parses and checks what --devices says; the error's text begins so, and ends with the reason. */
 SY_MUST_USE sy_status sy_devices_choose(sy_device_list *out, const char *text, sy_error *err);
 
+/* Makes an error one of an option that names a device: its text begins with the option, and ends
+ * with the reason for machines, if it has one. */
+void sy_devices_name_option(sy_error *err, const char *option);
+
+/* The same for an option that names one device, which the error's text begins with: "cuda:0".
+ * *backend: what drives it, for as long as the process lives; NULL: it is the processor. */
+SY_MUST_USE sy_status sy_devices_choose_one(sy_device *out, const sy_backend **backend,
+                                            const char *option, const char *text, sy_error *err);
+
 /* "13.0" of 13000; "none" for 0. Returns out. */
 #define SY_VERSION_TEXT_BYTES 16
 const char *sy_backend_version_text(char out[SY_VERSION_TEXT_BYTES], uint32_t version);

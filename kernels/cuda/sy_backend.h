@@ -9,8 +9,9 @@
  *
  * Every call that can fail returns SY_BACKEND_OK, or another sy_backend_result and a sentence in
  * why, which ends with a NUL and without a full stop. Calls without a handle may come from any
- * thread; those with a handle or a buffer from one thread at a time; those with a pool as they say.
- */
+ * thread; those with a handle or a buffer from one thread at a time; those with a pool, a matrix or
+ * a stream as they say. After SY_BACKEND_EDEVLOST every call of the handle, and of what was made
+ * with it, gives that. */
 #ifndef SY_BACKEND_H
 #define SY_BACKEND_H
 
@@ -62,11 +63,14 @@ typedef struct sy_backend_buffer sy_backend_buffer; /* memory on it */
 typedef struct sy_backend_pool sy_backend_pool;     /* experts on it, and what computes them */
 typedef struct sy_backend_remote sy_backend_remote; /* another process's pool on this machine */
 
-/* How experts' weights are held: as sy_dtype has them. */
+/* How experts' weights are held: rows as sy_dtype has them. FP8: rows [128 i, 128 i + 128) of a
+ * part have the same factors. */
 typedef enum sy_backend_weights {
     SY_BACKEND_BF16,
     SY_BACKEND_Q8,
-    SY_BACKEND_Q4
+    SY_BACKEND_Q4,
+    SY_BACKEND_FP8,
+    SY_BACKEND_MXFP4
 } sy_backend_weights;
 typedef enum sy_backend_mlp { SY_BACKEND_SWIGLU, SY_BACKEND_CLAMPED } sy_backend_mlp;
 
@@ -127,6 +131,142 @@ typedef struct sy_backend_export {
     uint32_t reserved;
 } sy_backend_export;
 
+/* ---- operations on rows: the model without its experts ---- */
+
+typedef struct sy_backend_stream sy_backend_stream;
+#define SY_BACKEND_MARKS 8u /* of a stream */
+
+/* Memory of a buffer from a byte on; buffer NULL: none, where an operation allows it. 16-byte
+ * aligned, unless said otherwise. */
+typedef struct sy_backend_ref {
+    sy_backend_buffer *buffer;
+    uint64_t offset;
+} sy_backend_ref;
+
+/* Two ways to be packed: one matrix; or Gate and Up, which have the same shape, as one. */
+typedef enum sy_backend_matrix_form { SY_BACKEND_PLAIN, SY_BACKEND_GATE_UP } sy_backend_matrix_form;
+typedef struct sy_backend_matrix {
+    uint32_t form; /* sy_backend_matrix_form */
+    uint32_t n, k; /* outputs, inputs, >= 1; of GATE_UP: of either */
+} sy_backend_matrix;
+
+/* The operations; each is the function of sy_cuda_trunk.h that it names, and what that says of
+ * shapes, limits and arithmetic holds here. Rows of bf16 activations lie padded(n) elements apart,
+ * n rounded up to 64, their padding zero. */
+typedef enum sy_backend_op_kind {
+    SY_BACKEND_IN,           /* bytes from pinned memory, which is not written until they are in */
+    SY_BACKEND_OUT,          /* bytes to pinned memory */
+    SY_BACKEND_COPY,         /* bytes from one buffer to another, or to where it does not overlap */
+    SY_BACKEND_ROWS,         /* fp32 rows to bf16 rows: sy_cuda_rows_from_f32 */
+    SY_BACKEND_EMBED,        /* sy_cuda_embed */
+    SY_BACKEND_NORM,         /* sy_cuda_norm_rows */
+    SY_BACKEND_ADD,          /* sy_cuda_add */
+    SY_BACKEND_SHARED_GATE,  /* sy_cuda_shared_gate */
+    SY_BACKEND_LINEAR,       /* sy_cuda_linear */
+    SY_BACKEND_SWIGLU_UP,    /* sy_cuda_linear_swiglu */
+    SY_BACKEND_LINEAR_HEADS, /* sy_cuda_linear_heads */
+    SY_BACKEND_HEADS,        /* sy_cuda_finish_heads */
+    SY_BACKEND_KV_PUT,       /* sy_cuda_kv_put */
+    SY_BACKEND_ATTEND        /* sy_cuda_attend */
+} sy_backend_op_kind;
+
+/* Of one layer: sy_cuda_kv. */
+typedef struct sy_backend_kv {
+    sy_backend_ref data, page;
+    uint32_t is_bf16, is_latent;
+    uint32_t n_heads, key_dim, value_dim;
+    uint32_t pages_max; /* of a sequence: entries of its row of page */
+    uint32_t n_pages;   /* of data */
+    uint32_t n_sequences;
+} sy_backend_kv;
+
+/* Where rows belong: [rows_max] uint32 each, 4-byte aligned. */
+typedef struct sy_backend_places {
+    sy_backend_ref position, sequence, angle;
+} sy_backend_places;
+
+/* The forms of sy_cuda_norm_form and sy_cuda_head_norm have these numbers there as well. */
+typedef enum sy_backend_norm_form {
+    SY_BACKEND_NORM_RMS,
+    SY_BACKEND_NORM_LAYER
+} sy_backend_norm_form;
+typedef enum sy_backend_head_norm {
+    SY_BACKEND_HEADS_AS_THEY_ARE,
+    SY_BACKEND_NORM_THEN_ROTATE,
+    SY_BACKEND_ROTATE_THEN_NORM
+} sy_backend_head_norm;
+
+typedef struct sy_backend_op {
+    uint32_t kind; /* sy_backend_op_kind */
+    /* Of all but IN, OUT, COPY and ROWS: how many rows there are, one uint32 on the device, 4-byte
+     * aligned; and how many at most, which the launch is sized for: 2^24, of HEADS, KV_PUT and
+     * ATTEND 65535. ROWS: rows_max are there. */
+    uint32_t rows_max;
+    sy_backend_ref n_rows;
+    union {
+        struct { /* IN, OUT, COPY: of the three, the two that the kind has; no alignment */
+            sy_backend_ref to, from;
+            void *host;
+            uint64_t n;
+        } copy;
+        struct {
+            sy_backend_ref to, from; /* [rows,padded(n)] bf16; [rows,n] fp32 */
+            uint32_t n;
+        } rows;
+        struct {
+            sy_backend_ref x, embedding, token; /* [T,H] fp32; [V,H] bf16; [T] */
+            uint32_t hidden, vocab;
+            float factor;
+        } embed;
+        struct {
+            sy_backend_ref y, y16, x, row; /* y, y16 or row may be none */
+            sy_backend_ref weight, bias;   /* [n] fp32; bias may be none */
+            uint32_t form, n;              /* sy_backend_norm_form */
+            uint32_t x_rows;               /* that x has, with row */
+            float eps;
+        } norm;
+        struct {
+            sy_backend_ref x, y, row_factor; /* [T,H] fp32; row_factor: [T] or none */
+            uint32_t hidden;
+            float factor;
+        } add;
+        struct {
+            sy_backend_ref gate, x, w; /* [T], [T,H], [H] fp32 */
+            uint32_t hidden;
+        } shared_gate;
+        struct {                          /* LINEAR, SWIGLU_UP */
+            sy_backend_ref y, x;          /* LINEAR: y fp32; SWIGLU_UP: bf16 rows; x: bf16 rows */
+            sy_backend_ref weights, bias; /* SWIGLU_UP has no bias; LINEAR's may be none */
+            sy_backend_matrix matrix;     /* PLAIN; GATE_UP */
+            float divisor;                /* LINEAR alone */
+        } linear;
+        struct {
+            sy_backend_ref y, x, weights; /* weights: n_heads PLAIN matrices, one behind another */
+            uint32_t n_heads, n, k, n_tail;
+        } linear_heads;
+        struct {
+            sy_backend_ref x, norm_weight, angles;      /* norm_weight, angles may be none */
+            sy_backend_places places;                   /* sequence is none */
+            uint32_t n_heads, head_dim, norm, norm_dim; /* norm: sy_backend_head_norm */
+            float norm_eps, clip;
+            uint32_t rotary_at, rotary_dim, interleaved, angle_rows;
+            float temperature_floor, temperature_scale;
+        } heads;
+        struct {
+            sy_backend_kv kv;
+            sy_backend_ref k, v; /* v: none for latents */
+            sy_backend_places places;
+        } kv_put;
+        struct {
+            sy_backend_kv kv;
+            sy_backend_ref out, q, sinks, scratch; /* sinks, scratch may be none */
+            sy_backend_places places;
+            uint32_t n_heads, window, chunk, positions_max, rows_together;
+            float scale;
+        } attend;
+    } u;
+} sy_backend_op;
+
 typedef struct sy_backend {
     uint32_t abi;     /* SY_BACKEND_ABI */
     uint32_t size;    /* sizeof(sy_backend) where the plugin was built */
@@ -181,10 +321,12 @@ typedef struct sy_backend {
      * of a megabyte at most. A slot that a batch under way names must not be written.
      *
      * Rows [row, row + n_rows) of a part, row-major and packed as sy_dtype has them, biases as rows
-     * of one fp32. row is a multiple of 16, and so is n_rows unless the part ends there. A slot has
-     * what was written last; one that was never written has garbage. slot_write has read `rows`
-     * when it returns, but the device may still be busy: slot_read, slot_hash and slot_flush wait.
-     */
+     * of one fp32. row is a multiple of 16, and so is n_rows unless the part ends there. Of FP8, a
+     * call that begins in the middle of 128 rows that share factors follows one with rows of the
+     * same 128; SY_BACKEND_EINVAL: their factors differ, and none of the call's rows was taken. A
+     * slot has what was written last; one that was never written has garbage. slot_write has read
+     * `rows` when it returns, but the device may still be busy: slot_read, slot_hash and slot_flush
+     * wait. */
     int (*slot_write)(sy_backend_pool *pool, uint32_t slot, uint32_t part, uint32_t row,
                       uint32_t n_rows, const void *rows, char *why);
     int (*slot_flush)(sy_backend_pool *pool, uint32_t slot, char *why);
@@ -223,6 +365,43 @@ typedef struct sy_backend {
      * *device_us: how long the device was busy with it. A lane without a batch is done. */
     int (*wait)(int *done, float *device_us, sy_backend_pool *pool, uint32_t lane,
                 uint32_t timeout_us, char *why);
+
+    /* ---- operations on rows: what follows was added to ABI 1, after experts ---- */
+
+    /* Memory of the host that copies go through without a detour; zeroed. SY_BACKEND_OK: the caller
+     * owns *out and ends it with pinned_free; otherwise it is NULL. */
+    int (*pinned_alloc)(void **out, sy_backend_handle *handle, uint64_t bytes, char *why);
+    void (*pinned_free)(sy_backend_handle *handle, void *p); /* accepts NULL */
+
+    /* Of a packed matrix; 0: it overflows. */
+    uint64_t (*matrix_bytes)(const sy_backend_matrix *matrix);
+    /* Packs rows [row, row + n_rows) of a matrix into `to`, which has room for the whole matrix;
+     * row is a multiple of 16, and so is n_rows unless the matrix ends there. rows: [n_rows,k]
+     * bf16, row-major, of the host, any alignment, read when it returns; up: the same rows of Up,
+     * of SY_BACKEND_GATE_UP; else NULL. A matrix is defined once all its rows were written, and
+     * for any stream that runs afterwards. One thread at a time for a matrix. */
+    int (*matrix_write)(sy_backend_ref to, const sy_backend_matrix *matrix, uint32_t row,
+                        uint32_t n_rows, const void *rows, const void *up, char *why);
+
+    /* Everything of a stream happens in the order in which it was enqueued. One thread at a time.
+     * SY_BACKEND_OK: the caller owns *out and ends it with stream_close, before its buffers. */
+    int (*stream_open)(sy_backend_stream **out, sy_backend_handle *handle, char *why);
+    void (*stream_close)(sy_backend_stream *stream); /* waits for what is under way; accepts NULL */
+    /* Enqueues n operations and does not wait. SY_BACKEND_EINVAL: one of them is not well formed,
+     * is past a limit, or reaches past a buffer, and none of them was enqueued; after any other
+     * failure some were. What stands on the device (numbers of rows, tokens, positions, sequences,
+     * pages, rows of x and of angles) is not looked at: the caller answers for it. */
+    int (*stream_run)(sy_backend_stream *stream, const sy_backend_op *op, uint32_t n, char *why);
+    /* What was enqueued until now gets this mark, < SY_BACKEND_MARKS, which names nothing else from
+     * now on. */
+    int (*stream_mark)(sy_backend_stream *stream, uint32_t mark, char *why);
+    /* Waits until all that got the mark is done, for timeout_us at most (0: looks once): *done
+     * tells. A mark that was never given is done. */
+    int (*stream_wait)(int *done, sy_backend_stream *stream, uint32_t mark, uint32_t timeout_us,
+                       char *why);
+    /* Of attention over `heads` query heads in splits; 0: it overflows. */
+    uint64_t (*attend_scratch_bytes)(uint32_t rows_max, uint32_t n_heads, uint32_t value_dim,
+                                     uint32_t positions_max);
 } sy_backend;
 
 /* SY_BACKEND_ENTRY. abi: the caller's. Returns a table that lives as long as the process, or NULL:

@@ -5,19 +5,23 @@
  * In every chunk of 16 bytes of every form, words 0 and 2 belong to rows 0 .. 7 of the block, words
  * 1 and 3 to rows 8 .. 15. A form has:
  *   BLOCK_K, CHUNKS: inputs, and chunks, of a block
+ *   FACTORS_INSIDE: 0: each row ends with a fp32 for every block, which SY_CU_TABLE_ROWS rows have
+ *     in common, and a table has them, a number for as many rows by a block. factor: the bits of
+ *     that of block j, from where a row begins
  *   row_bytes: of a row of k inputs
  *   row_in_half: which of its eight rows word w of a chunk is of
  *   word: word w of a chunk of block j, from where its row begins
- *   byte: byte b of row `row` of a row block, whose blocks begin at `blocks`. */
+ *   byte: byte b of row `row` of a row block, whose blocks begin at `blocks`; with a table, of a
+ *     row's codes. */
 #ifndef SY_CU_SLOT_FORMS_H
 #define SY_CU_SLOT_FORMS_H
 
 #include "sy_cu_forms.h"
 
-enum { SY_CU_CHUNK = 16 };
+enum { SY_CU_CHUNK = 16, SY_CU_TABLE_ROWS = 128 };
 
 struct sy_cu_bf16_rows {
-    enum { BLOCK_K = 64, CHUNKS = 128 };
+    enum { BLOCK_K = 64, CHUNKS = 128, FACTORS_INSIDE = 1 };
 
     static size_t row_bytes(uint32_t k)
     {
@@ -137,6 +141,7 @@ static __device__ __forceinline__ uint32_t sy_cu_scale_place(uint32_t row, uint3
 
 struct sy_cu_q8_rows {
     enum { BLOCK_K = SY_CU_FORM_K, CHUNKS = SY_CU_BYTES_CHUNKS + SY_CU_F16_CHUNKS };
+    enum { FACTORS_INSIDE = 1 };
     enum { GROUP_BYTES = 2 + 32 };
 
     static size_t row_bytes(uint32_t k)
@@ -171,10 +176,19 @@ struct sy_cu_q8_rows {
 
 struct sy_cu_fp8_rows {
     enum { BLOCK_K = SY_CU_FORM_K, CHUNKS = SY_CU_BYTES_CHUNKS };
+    enum { FACTORS_INSIDE = 0, FACTOR_BYTES = 4 };
 
     static size_t row_bytes(uint32_t k)
     {
-        return k;
+        const size_t n_blocks = k / BLOCK_K + (k % BLOCK_K != 0);
+
+        return k + n_blocks * FACTOR_BYTES;
+    }
+    static __device__ __forceinline__ uint32_t factor(const uint8_t *row, uint32_t k, uint32_t j)
+    {
+        const uint8_t *at = row + k + (size_t)j * FACTOR_BYTES; /* of any alignment */
+
+        return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
     }
     static __device__ __forceinline__ uint32_t row_in_half(uint32_t chunk, uint32_t)
     {
@@ -198,6 +212,7 @@ struct sy_cu_fp8_rows {
 
 struct sy_cu_q4_rows {
     enum { BLOCK_K = SY_CU_FORM_K, CHUNKS = SY_CU_NIBBLES_CHUNKS + SY_CU_F16_CHUNKS };
+    enum { FACTORS_INSIDE = 1 };
     enum { GROUP_BYTES = 2 + 16 };
 
     static size_t row_bytes(uint32_t k)
@@ -238,6 +253,7 @@ struct sy_cu_q4_rows {
 /* A row: the codes of all its groups, 16 bytes each, then a byte of scale for each. */
 struct sy_cu_mxfp4_rows {
     enum { BLOCK_K = SY_CU_FORM_K, CHUNKS = SY_CU_NIBBLES_CHUNKS + 4 };
+    enum { FACTORS_INSIDE = 1 };
 
     static size_t row_bytes(uint32_t k)
     {

@@ -1,4 +1,5 @@
-/* sy_cuda_buffer.c - plain memory of a device, and how fast bytes move to it, from it and on it. */
+/* sy_cuda_buffer.c - plain memory of a device and pinned memory of the host, and how fast bytes
+ * move between them. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,16 +9,79 @@
 
 enum { COPIES = 5 }; /* of each direction, when copies are measured */
 
-struct sy_backend_buffer {
-    sy_backend_handle *handle; /* borrowed: it outlives its buffers */
-    unsigned char *data;       /* on the device */
-    uint64_t bytes;
-};
+/* ---- memory ---- */
+
+static double megabytes(uint64_t bytes)
+{
+    return (double)bytes / 1e6;
+}
+
+int sy_cuda_device_alloc(unsigned char **out, uint64_t bytes, const char *what, char *why)
+{
+    size_t n_free = 0, n_total = 0;
+    void *p = NULL;
+    const cudaError_t e = cudaMalloc(&p, bytes);
+
+    *out = e == cudaSuccess ? p : NULL;
+    if (e != cudaErrorMemoryAllocation) return sy_cuda_failed(why, e, "cudaMalloc");
+    (void)cudaGetLastError();
+    sy_cuda_forget(cudaMemGetInfo(&n_free, &n_total));
+    return REFUSE(why, SY_BACKEND_ENOMEM,
+                  "%s: %.1f MB do not fit into the device, of whose %.1f MB %.1f are free", what,
+                  megabytes(bytes), megabytes(n_total), megabytes(n_free));
+}
+
+/* Portable: a copy between two devices that cannot see each other goes through it. */
+int sy_cuda_pinned_alloc(unsigned char **out, uint64_t bytes, const char *what, char *why)
+{
+    void *p = NULL;
+    const cudaError_t e = cudaHostAlloc(&p, bytes, cudaHostAllocPortable);
+
+    *out = e == cudaSuccess ? p : NULL;
+    if (e != cudaErrorMemoryAllocation) return sy_cuda_failed(why, e, "cudaHostAlloc");
+    (void)cudaGetLastError();
+    return REFUSE(why, SY_BACKEND_ENOMEM,
+                  "%s: the host gives no %.1f MB of memory that stays where it is", what,
+                  megabytes(bytes));
+}
+
+void sy_cuda_device_free(void *p)
+{
+    if (p != NULL) sy_cuda_forget(cudaFree(p));
+}
+
+void sy_cuda_pinned_free(void *p)
+{
+    if (p != NULL) sy_cuda_forget(cudaFreeHost(p));
+}
+
+int sy_cuda_host_alloc(void **out, sy_backend_handle *handle, uint64_t bytes, char *why)
+{
+    unsigned char *p;
+    int result;
+
+    *out = NULL;
+    if (bytes == 0) return REFUSE(why, SY_BACKEND_EINVAL, "pinned memory of 0 bytes");
+    result = sy_cuda_enter(handle, why);
+    if (result != SY_BACKEND_OK) return result;
+    result = sy_cuda_pinned_alloc(&p, bytes, "pinned memory", why);
+    if (result == SY_BACKEND_OK) *out = memset(p, 0, bytes);
+    return sy_cuda_leave(handle, result, why);
+}
+
+void sy_cuda_host_free(sy_backend_handle *handle, void *p)
+{
+    if (p == NULL || atomic_load(&handle->is_hanging)) return;
+    sy_cuda_forget(cudaSetDevice(handle->device));
+    sy_cuda_pinned_free(p);
+}
+
+/* ---- buffers ---- */
 
 void sy_cuda_buffer_free(sy_backend_buffer *buffer)
 {
     if (buffer == NULL) return;
-    if (buffer->data != NULL) {
+    if (buffer->data != NULL && !atomic_load(&buffer->handle->is_hanging)) {
         sy_cuda_forget(cudaSetDevice(buffer->handle->device));
         sy_cuda_forget(cudaFree(buffer->data));
     }
@@ -37,14 +101,14 @@ int sy_cuda_buffer_alloc(sy_backend_buffer **out, sy_backend_handle *handle, uin
     if (self == NULL) return REFUSE(why, SY_BACKEND_ENOMEM, "no memory for a buffer");
     self->handle = handle;
     self->bytes = bytes;
-    TRY(cudaSetDevice(handle->device), "cudaSetDevice");
+    if ((result = sy_cuda_enter(handle, why)) != SY_BACKEND_OK) goto out;
     TRY(cudaMalloc(&data, bytes), "cudaMalloc");
     self->data = data;
     *out = self;
     self = NULL;
 out:
     sy_cuda_buffer_free(self);
-    return result;
+    return sy_cuda_leave(handle, result, why);
 }
 
 static int check_range(const sy_backend_buffer *buffer, uint64_t offset, uint64_t n, char *why)
@@ -59,13 +123,13 @@ static int copy(sy_backend_buffer *buffer, void *to, const void *from, uint64_t 
                 enum cudaMemcpyKind kind, char *why)
 {
     const cudaStream_t stream = buffer->handle->stream;
-    int result;
+    int result = sy_cuda_enter(buffer->handle, why);
 
-    TRY(cudaSetDevice(buffer->handle->device), "cudaSetDevice");
+    if (result != SY_BACKEND_OK) return result;
     TRY(cudaMemcpyAsync(to, from, n, kind, stream), "cudaMemcpyAsync");
     TRY(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 out:
-    return result;
+    return sy_cuda_leave(buffer->handle, result, why);
 }
 
 int sy_cuda_copy_in(sy_backend_buffer *buffer, uint64_t offset, const void *host, uint64_t n,

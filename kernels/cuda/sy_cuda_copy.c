@@ -178,6 +178,7 @@ int sy_cuda_slot_copy(sy_backend_pool *to, uint32_t to_slot, sy_backend_pool *fr
     if (result != SY_BACKEND_OK) return sy_cuda_pool_leave(from, result, why);
     result = sy_cuda_pool_enter(to, why);
     if (result != SY_BACKEND_OK || n == 0) return sy_cuda_pool_leave(to, result, why);
+    sy_cuda_factors_forget(to, to_slot);
     w.way = sy_cuda_way_of(to, to_slot);
     w.to_at = sy_cuda_slot_at(to, to_slot) + offset;
     w.from_at = sy_cuda_slot_at(from, from_slot) + offset;
@@ -305,6 +306,7 @@ int sy_cuda_slot_pull(sy_backend_pool *to, uint32_t to_slot, sy_backend_remote *
         return result;
     result = sy_cuda_pool_enter(to, why);
     if (result != SY_BACKEND_OK || n == 0) return sy_cuda_pool_leave(to, result, why);
+    sy_cuda_factors_forget(to, to_slot);
     w.way = sy_cuda_way_of(to, to_slot);
     w.to_at = sy_cuda_slot_at(to, to_slot) + offset;
     w.from_at = from->slab + layout->first + from_slot * layout->stride + offset;

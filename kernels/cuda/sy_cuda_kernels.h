@@ -31,8 +31,8 @@ extern "C" {
 
 /* ---- experts ---- */
 
-/* How weights are held. The blocks are sy_dtype's of the same name; FP8: e4m3 with one fp32 scale
- * for 128 rows by 128 inputs; MXFP4: e2m1 in blocks of 32 inputs with a power of two. */
+/* How weights are held. The blocks are sy_dtype's of the same name; FP8: with one fp32 scale for
+ * 128 rows by 128 inputs. */
 typedef enum sy_cuda_weights {
     SY_CUDA_BF16,
     SY_CUDA_Q8,

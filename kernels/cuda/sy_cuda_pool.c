@@ -1,5 +1,6 @@
-/* sy_cuda_pool.c - a pool's memory from open to close, and what is kept of its device's loss. */
+/* sy_cuda_pool.c - a pool's memory from open to close. */
 #include <cuda_runtime_api.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,13 +11,14 @@ enum {
         1 << 20, /* a grid's y then has room for all row blocks, and no size overflows */
     ROWS_MAX = 1 << 24,
     PART_ALIGNMENT = 256,
-    PAGE_BYTES = 2 << 20, /* of a device's memory, and the least that is opened by others */
-    CLOSE_US = 5 * 1000000
+    PAGE_BYTES = 2 << 20 /* of a device's memory, and the least that is opened by others */
 };
 #define SLAB_MAGIC 0x3162616c73797773u /* "swyslab1" */
 
 _Static_assert((int)SY_CUDA_BF16 == (int)SY_BACKEND_BF16 && (int)SY_CUDA_Q8 == (int)SY_BACKEND_Q8 &&
-                   (int)SY_CUDA_Q4 == (int)SY_BACKEND_Q4,
+                   (int)SY_CUDA_Q4 == (int)SY_BACKEND_Q4 &&
+                   (int)SY_CUDA_FP8 == (int)SY_BACKEND_FP8 &&
+                   (int)SY_CUDA_MXFP4 == (int)SY_BACKEND_MXFP4,
                "one numbering of weights");
 _Static_assert((int)SY_CUDA_SWIGLU == (int)SY_BACKEND_SWIGLU &&
                    (int)SY_CUDA_CLAMPED == (int)SY_BACKEND_CLAMPED,
@@ -28,72 +30,19 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* ---- loss ---- */
-
 int sy_cuda_pool_enter(sy_backend_pool *pool, char *why)
 {
-    if (atomic_load_explicit(&pool->is_lost, memory_order_acquire))
-        return REFUSE(why, SY_BACKEND_EDEVLOST, "device %d was lost before: %.200s",
-                      pool->handle->device, pool->lost_why);
-    return sy_cuda_failed(why, cudaSetDevice(pool->handle->device), "cudaSetDevice");
+    return sy_cuda_enter(pool->handle, why);
 }
 
 int sy_cuda_pool_leave(sy_backend_pool *pool, int result, const char *why)
 {
-    if (result != SY_BACKEND_EDEVLOST) return result;
-    pthread_mutex_lock(&pool->lost_mutex);
-    if (!atomic_load_explicit(&pool->is_lost, memory_order_relaxed)) {
-        snprintf(pool->lost_why, sizeof(pool->lost_why), "%s", why);
-        atomic_store_explicit(&pool->is_lost, 1, memory_order_release);
-    }
-    pthread_mutex_unlock(&pool->lost_mutex);
-    return result;
+    return sy_cuda_leave(pool->handle, result, why);
 }
-
-/* ---- memory ---- */
 
 static double megabytes(uint64_t bytes)
 {
     return (double)bytes / 1e6;
-}
-
-int sy_cuda_device_alloc(unsigned char **out, uint64_t bytes, const char *what, char *why)
-{
-    size_t n_free = 0, n_total = 0;
-    void *p = NULL;
-    const cudaError_t e = cudaMalloc(&p, bytes);
-
-    *out = e == cudaSuccess ? p : NULL;
-    if (e != cudaErrorMemoryAllocation) return sy_cuda_failed(why, e, "cudaMalloc");
-    (void)cudaGetLastError();
-    sy_cuda_forget(cudaMemGetInfo(&n_free, &n_total));
-    return REFUSE(why, SY_BACKEND_ENOMEM,
-                  "%s: %.1f MB do not fit into the device, of whose %.1f MB %.1f are free", what,
-                  megabytes(bytes), megabytes(n_total), megabytes(n_free));
-}
-
-/* Portable: a copy between two devices that cannot see each other goes through it. */
-int sy_cuda_pinned_alloc(unsigned char **out, uint64_t bytes, const char *what, char *why)
-{
-    void *p = NULL;
-    const cudaError_t e = cudaHostAlloc(&p, bytes, cudaHostAllocPortable);
-
-    *out = e == cudaSuccess ? p : NULL;
-    if (e != cudaErrorMemoryAllocation) return sy_cuda_failed(why, e, "cudaHostAlloc");
-    (void)cudaGetLastError();
-    return REFUSE(why, SY_BACKEND_ENOMEM,
-                  "%s: the host gives no %.1f MB of memory that stays where it is", what,
-                  megabytes(bytes));
-}
-
-void sy_cuda_device_free(void *p)
-{
-    if (p != NULL) sy_cuda_forget(cudaFree(p));
-}
-
-void sy_cuda_pinned_free(void *p)
-{
-    if (p != NULL) sy_cuda_forget(cudaFreeHost(p));
 }
 
 /* ---- what it will be ---- */
@@ -103,7 +52,7 @@ static int check_config(const sy_backend_pool_config *c, char *why)
     if (c->hidden < 1 || c->hidden > DIMENSION_MAX || c->ffn < 1 || c->ffn > DIMENSION_MAX)
         return REFUSE(why, SY_BACKEND_EINVAL, "experts of %u by %u: from 1 to %d are computed",
                       c->hidden, c->ffn, DIMENSION_MAX);
-    if (c->weights > SY_BACKEND_Q4)
+    if (c->weights > SY_BACKEND_MXFP4)
         return REFUSE(why, SY_BACKEND_EINVAL, "weights of kind %u are none", c->weights);
     if (c->mlp > SY_BACKEND_CLAMPED || (c->mlp == SY_BACKEND_CLAMPED && !(c->mlp_limit > 0)))
         return REFUSE(why, SY_BACKEND_EINVAL, "an mlp of kind %u with the limit %g is none", c->mlp,
@@ -183,6 +132,18 @@ void sy_cuda_slab_describe(sy_cuda_slab_head *out, const sy_backend_pool *pool)
                                .stride = pool->layout.stride};
 }
 
+/* Of a matrix of FP8, in the slot that begins there. */
+static const float *scales_in(const sy_backend_pool *pool, const unsigned char *at,
+                              sy_cuda_part part)
+{
+    const sy_backend_pool_config *c = &pool->config;
+    const uint32_t n = part == SY_CUDA_DOWN ? c->hidden : c->ffn;
+    const uint32_t k = part == SY_CUDA_DOWN ? c->ffn : c->hidden;
+
+    at += pool->layout.offset[part] + sy_cuda_scale_offset(SY_CUDA_FP8, part, n, k);
+    return (const float *)(const void *)at;
+}
+
 static sy_cuda_expert expert_in(const sy_backend_pool *pool, uint32_t slot)
 {
     const unsigned char *at = sy_cuda_slot_at(pool, slot);
@@ -190,6 +151,11 @@ static sy_cuda_expert expert_in(const sy_backend_pool *pool, uint32_t slot)
     sy_cuda_expert e = {.gate_up = at + offset[SY_BACKEND_GATE],
                         .down = at + offset[SY_BACKEND_DOWN]};
 
+    if (pool->config.weights == SY_BACKEND_FP8) {
+        e.gate_scale = scales_in(pool, at, SY_CUDA_GATE);
+        e.up_scale = scales_in(pool, at, SY_CUDA_UP);
+        e.down_scale = scales_in(pool, at, SY_CUDA_DOWN);
+    }
     if (pool->config.has_bias) {
         e.gate_bias = (const float *)(const void *)(at + offset[SY_BACKEND_GATE_BIAS]);
         e.up_bias = (const float *)(const void *)(at + offset[SY_BACKEND_UP_BIAS]);
@@ -228,6 +194,8 @@ static int open_slots(sy_backend_pool *pool, char *why)
     unsigned char *experts = NULL;
     int result = count_slots(&pool->info.n_slots, pool, why);
 
+    if (result != SY_BACKEND_OK) return result;
+    result = sy_cuda_factors_open(pool, why);
     if (result != SY_BACKEND_OK) return result;
     /* What is smaller than a page shares it with others, and would be opened together with them. */
     slab_bytes =
@@ -290,7 +258,6 @@ int sy_cuda_pool_open(sy_backend_pool **out, sy_backend_handle *handle,
     if (self == NULL) return REFUSE(why, SY_BACKEND_ENOMEM, "no memory for a pool");
     self->handle = handle;
     self->config = *config;
-    pthread_mutex_init(&self->lost_mutex, NULL);
     for (uint32_t i = 0; i < SY_CUDA_WAYS; i++) pthread_mutex_init(&self->way[i].mutex, NULL);
     if ((result = lay_out(&self->layout, config, why)) != SY_BACKEND_OK) goto out;
     if ((result = open_all(self, why)) != SY_BACKEND_OK) goto out;
@@ -301,21 +268,16 @@ out:
     return result;
 }
 
-/* Whether nothing runs any more; a lost device runs nothing. Streams have CLOSE_US together. */
 static int is_idle(sy_backend_pool *pool)
 {
-    char why[SY_BACKEND_WHY_BYTES];
-    int is_done = 1, done;
-
-    for (uint32_t i = 0; i < SY_BACKEND_LANES_MAX + SY_CUDA_WAYS && is_done; i++) {
+    for (uint32_t i = 0; i < SY_BACKEND_LANES_MAX + SY_CUDA_WAYS; i++) {
         const cudaStream_t stream = i < SY_BACKEND_LANES_MAX
                                         ? pool->lane[i].stream
                                         : pool->way[i - SY_BACKEND_LANES_MAX].stream;
 
-        if (stream == NULL) continue;
-        if (sy_cuda_await_stream(&done, stream, CLOSE_US, why) == SY_BACKEND_OK) is_done = done;
+        if (stream != NULL && !sy_cuda_drain(pool->handle, stream)) return 0;
     }
-    return is_done;
+    return 1;
 }
 
 /* Freeing memory waits for the device, and a device that hangs would write into what another has
@@ -341,8 +303,8 @@ void sy_cuda_pool_close(sy_backend_pool *pool)
     sy_cuda_ways_close(pool);
     sy_cuda_device_free(pool->experts);
     sy_cuda_device_free(pool->slab);
+    sy_cuda_factors_close(pool->factors);
     for (uint32_t i = 0; i < SY_CUDA_WAYS; i++) pthread_mutex_destroy(&pool->way[i].mutex);
-    pthread_mutex_destroy(&pool->lost_mutex);
     free(pool);
 }
 

@@ -5,12 +5,11 @@
  * is the host's to know, so a migration writes nothing on the device but weights, and a captured
  * graph stays right.
  *
- * A way or a lane belongs to whom its rules say; the pool itself is only read, but for its loss. */
+ * A way or a lane belongs to whom its rules say; the pool itself is only read. */
 #ifndef SY_CUDA_POOL_INTERNAL_H
 #define SY_CUDA_POOL_INTERNAL_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "sy_cuda_internal.h"
 #include "sy_cuda_kernels.h"
@@ -24,7 +23,8 @@ enum {
     SY_CUDA_GRAPHS = 32 /* of a lane */
 };
 
-/* Where the parts lie in a slot, each at a multiple of 256. Gate and up are one matrix. */
+/* Where the parts lie in a slot, each at a multiple of 256. Gate and up are one matrix; factors of
+ * FP8 are part of their matrix. */
 typedef struct sy_cuda_layout {
     uint64_t offset[SY_CUDA_PARTS];
     uint64_t bytes;  /* of all parts, their padding included: what is hashed */
@@ -77,6 +77,18 @@ typedef struct sy_cuda_lane {
     sy_cuda_graph graph[SY_CUDA_GRAPHS];
 } sy_cuda_lane;
 
+/* ---- what FP8 allows (sy_cuda_factors.c) ---- */
+
+typedef struct sy_cuda_factors sy_cuda_factors;
+int sy_cuda_factors_open(sy_backend_pool *pool, char *why); /* nothing, of other weights */
+void sy_cuda_factors_close(sy_cuda_factors *factors);       /* accepts NULL */
+/* The slot gets what was not written to it row by row. */
+void sy_cuda_factors_forget(const sy_backend_pool *pool, uint32_t slot);
+/* Rows of a matrix of FP8 that are about to be written: SY_BACKEND_EINVAL when rows of one block of
+ * 128 have different factors. */
+int sy_cuda_factors_check(const sy_backend_pool *pool, uint32_t slot, uint32_t part, uint32_t k,
+                          uint32_t row, uint32_t n_rows, const unsigned char *rows, char *why);
+
 /* ---- the pool (sy_cuda_pool.c) ---- */
 
 struct sy_backend_pool {
@@ -84,15 +96,13 @@ struct sy_backend_pool {
     sy_backend_pool_config config;
     sy_backend_pool_info info;
     sy_cuda_layout layout;
-    unsigned char *slab;     /* on the device: head, then slots */
-    sy_cuda_expert *experts; /* on the device: [n_slots] */
+    unsigned char *slab;      /* on the device: head, then slots */
+    sy_cuda_expert *experts;  /* on the device: [n_slots] */
+    sy_cuda_factors *factors; /* of FP8; else NULL */
     uint64_t piece_bytes;
     unsigned char *pieces_host, *pieces_device;
     sy_cuda_way way[SY_CUDA_WAYS];
     sy_cuda_lane lane[SY_BACKEND_LANES_MAX];
-    atomic_int is_lost;
-    pthread_mutex_t lost_mutex;
-    char lost_why[SY_BACKEND_WHY_BYTES]; /* written before is_lost is set, and then never again */
     sy_backend_pool *next_abandoned;
 };
 
@@ -105,16 +115,9 @@ typedef struct sy_cuda_slab_head {
 } sy_cuda_slab_head;
 void sy_cuda_slab_describe(sy_cuda_slab_head *out, const sy_backend_pool *pool);
 
-/* Around every call that meets the device. The first refuses where the device is lost and makes it
- * current; the second remembers a loss, and returns `result`. */
+/* sy_cuda_enter and sy_cuda_leave of the pool's device. */
 int sy_cuda_pool_enter(sy_backend_pool *pool, char *why);
 int sy_cuda_pool_leave(sy_backend_pool *pool, int result, const char *why);
-
-/* Memory for `what`, or SY_BACKEND_ENOMEM with figures. *out: NULL but for SY_BACKEND_OK. */
-int sy_cuda_device_alloc(unsigned char **out, uint64_t bytes, const char *what, char *why);
-int sy_cuda_pinned_alloc(unsigned char **out, uint64_t bytes, const char *what, char *why);
-void sy_cuda_device_free(void *p); /* accept NULL */
-void sy_cuda_pinned_free(void *p);
 
 int sy_cuda_ways_open(sy_backend_pool *pool, int priority, char *why);
 void sy_cuda_ways_close(sy_backend_pool *pool); /* of a pool opened in part, too */

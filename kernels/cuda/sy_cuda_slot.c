@@ -231,6 +231,8 @@ int sy_cuda_slot_write(sy_backend_pool *pool, uint32_t slot, uint32_t part, uint
 
     if (result != SY_BACKEND_OK) return result;
     result = sy_cuda_pool_enter(pool, why);
+    if (result == SY_BACKEND_OK && !rest.is_bias && rest.weights == SY_CUDA_FP8)
+        result = sy_cuda_factors_check(pool, slot, part, rest.k, row, n_rows, from, why);
     while (result == SY_BACKEND_OK && rest.n_rows > 0) {
         const rows_place some = first_rows(pool, &rest);
 

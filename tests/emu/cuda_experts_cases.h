@@ -11,12 +11,12 @@
 
 enum { N_EXPERTS = 5, DIM_MAX = 300 };
 
-/* [n,k]: rows as a checkpoint has them, FP8's scales, and what both mean. */
+/* [n,k]: rows as a checkpoint has them, FP8's scales once more, and what they mean. */
 typedef struct matrix {
     sy_cuda_weights weights;
     uint32_t n, k;
     edge_buffer rows;
-    edge_buffer scales; /* FP8; otherwise empty */
+    edge_buffer scales; /* FP8: for 128 rows by 128 inputs, as rows end with them; else empty */
     edge_buffer values; /* doubles */
 } matrix;
 
@@ -54,11 +54,23 @@ static inline double power_of(uint8_t b)
     return b == 255 ? (double)NAN : ldexp(1.0, b - 127);
 }
 
+/* FP8: where row `row` has its scales; the row's end is written with them. */
+static inline const float *put_scales(const matrix *m, uint32_t row)
+{
+    const size_t n = (m->k + 127) / 128;
+    const float *from = edge_floats(&m->scales) + row / 128 * n;
+
+    memcpy(m->rows.data + (row + 1) * sy_cuda_row_bytes(m->weights, m->k) - n * sizeof(float), from,
+           n * sizeof(float));
+    return from;
+}
+
 /* What row `row` means. A scale times a code is exact in double. */
 static inline void widen_row(matrix *m, uint32_t row)
 {
     const size_t row_bytes = sy_cuda_row_bytes(m->weights, m->k), n_blocks = (m->k + 31) / 32;
     const uint8_t *from = m->rows.data + row * row_bytes;
+    const float *scales = m->weights == SY_CUDA_FP8 ? put_scales(m, row) : NULL;
     double *to = values_of(m) + (size_t)row * m->k;
     float wide[DIM_MAX];
 
@@ -69,8 +81,7 @@ static inline void widen_row(matrix *m, uint32_t row)
     }
     for (uint32_t i = 0; i < m->k; i++) {
         if (m->weights == SY_CUDA_FP8)
-            to[i] = (double)sy_f8_e4m3_to_f32(from[i]) *
-                    (double)edge_floats(&m->scales)[row / 128 * ((m->k + 127) / 128) + i / 128];
+            to[i] = (double)sy_f8_e4m3_to_f32(from[i]) * (double)scales[i / 128];
         else if (m->weights == SY_CUDA_MXFP4)
             to[i] = (double)sy_fp4_to_f32(from[i / 2] >> i % 2 * 4 & 15) *
                     power_of(from[n_blocks * 16 + i / 32]);
@@ -151,6 +162,15 @@ static inline void pack_matrix(edge_buffer *packed, const matrix *m, sy_cuda_par
         0);
 }
 
+/* FP8 */
+static inline const float *scales_in(const edge_buffer *packed, sy_cuda_part part, uint32_t n,
+                                     uint32_t k)
+{
+    const size_t offset = sy_cuda_scale_offset(SY_CUDA_FP8, part, n, k);
+
+    return (const float *)(const void *)(packed->data + offset);
+}
+
 /* ---- experts ---- */
 
 static inline edge_buffer open_floats(size_t n, test_random *r)
@@ -184,9 +204,9 @@ static inline void open_expert(experts *m, uint32_t e, int biased, test_random *
     *entry_of(m, e) =
         (sy_cuda_expert){.gate_up = m->packed_up[e].data, .down = m->packed_down[e].data};
     if (m->weights == SY_CUDA_FP8) {
-        entry_of(m, e)->gate_scale = edge_floats(&m->gate[e].scales);
-        entry_of(m, e)->up_scale = edge_floats(&m->up[e].scales);
-        entry_of(m, e)->down_scale = edge_floats(&m->down[e].scales);
+        entry_of(m, e)->gate_scale = scales_in(&m->packed_up[e], SY_CUDA_GATE, F, H);
+        entry_of(m, e)->up_scale = scales_in(&m->packed_up[e], SY_CUDA_UP, F, H);
+        entry_of(m, e)->down_scale = scales_in(&m->packed_down[e], SY_CUDA_DOWN, H, F);
     }
     if (biased) {
         entry_of(m, e)->gate_bias = edge_floats(&m->gate_bias[e]);

@@ -77,7 +77,45 @@ static inline size_t part_row_bytes(const sy_backend_pool_config *c, uint32_t pa
                              part == SY_BACKEND_DOWN ? c->ffn : c->hidden);
 }
 
-/* A part of expert `id`, row-major; the caller ends it with free. Quantised ones are any bytes. */
+/* Of FP8, behind the codes: numbers of about 1/64 that the rows of a block of 128 have together. No
+ * code is a NaN. */
+static inline void part_tame_fp8(uint8_t *rows, const sy_backend_pool_config *c, uint32_t id,
+                                 uint32_t part)
+{
+    const size_t row_bytes = part_row_bytes(c, part);
+    const uint32_t k = part == SY_BACKEND_DOWN ? c->ffn : c->hidden;
+
+    for (uint32_t row = 0; row < part_rows(c, part); row++, rows += row_bytes) {
+        test_random r = {TEST_SEED + id * 4096 + row / 128 * 8 + part};
+        for (uint32_t i = 0; i < k; i++)
+            if ((rows[i] & 0x7f) == 0x7f) rows[i] ^= 1;
+        for (size_t at = k; at < row_bytes; at += sizeof(float)) {
+            const float factor = (1.5f + random_unit(&r)) / 64.0f;
+            memcpy(rows + at, &factor, sizeof(factor));
+        }
+    }
+}
+
+/* Random bytes as factors would be huge, or none: what is computed would be NaN, which says
+ * nothing. These make weights of about 1. */
+static inline void part_tame(uint8_t *rows, const sy_backend_pool_config *c, uint32_t id,
+                             uint32_t part)
+{
+    const size_t row_bytes = part_row_bytes(c, part), bytes = part_rows(c, part) * row_bytes;
+    const size_t block = c->weights == SY_BACKEND_Q8 ? 34 : 18;
+
+    if (c->weights == SY_BACKEND_FP8) {
+        part_tame_fp8(rows, c, id, part);
+    } else if (c->weights == SY_BACKEND_MXFP4) {
+        for (size_t i = 0; i < bytes; i++)
+            if (i % row_bytes >= row_bytes / 17 * 16) rows[i] = (uint8_t)(122 + rows[i] % 4);
+    } else {
+        for (size_t i = 1; i < bytes; i += block) /* the high byte of an f16 */
+            rows[i] = (uint8_t)((c->weights == SY_BACKEND_Q8 ? 0x20 : 0x30) | (rows[i] & 0x83));
+    }
+}
+
+/* A part of expert `id`, row-major; the caller ends it with free. */
 static inline uint8_t *part_make(const sy_backend_pool_config *c, uint32_t id, uint32_t part)
 {
     const size_t bytes = part_rows(c, part) * part_row_bytes(c, part);
@@ -97,6 +135,7 @@ static inline uint8_t *part_make(const sy_backend_pool_config *c, uint32_t id, u
         }
     } else {
         for (size_t i = 0; i < bytes; i++) rows[i] = (uint8_t)random_u32(&r);
+        part_tame(rows, c, id, part);
     }
     return rows;
 }
@@ -245,6 +284,14 @@ typedef struct packed {
     sy_cuda_expert expert;
 } packed;
 
+static inline const float *packed_scales(const edge_buffer *memory, sy_cuda_part part, uint32_t n,
+                                         uint32_t k)
+{
+    const size_t offset = sy_cuda_scale_offset(SY_CUDA_FP8, part, n, k);
+
+    return (const float *)(const void *)(memory->data + offset);
+}
+
 static inline packed packed_open(const sy_backend_pool_config *c, uint32_t id)
 {
     const sy_cuda_weights weights = (sy_cuda_weights)c->weights;
@@ -270,6 +317,11 @@ static inline packed packed_open(const sy_backend_pool_config *c, uint32_t id)
         free(rows);
     }
     p.expert = (sy_cuda_expert){.gate_up = p.memory[0].data, .down = p.memory[1].data};
+    if (weights == SY_CUDA_FP8) {
+        p.expert.gate_scale = packed_scales(&p.memory[0], SY_CUDA_GATE, c->ffn, c->hidden);
+        p.expert.up_scale = packed_scales(&p.memory[0], SY_CUDA_UP, c->ffn, c->hidden);
+        p.expert.down_scale = packed_scales(&p.memory[1], SY_CUDA_DOWN, c->hidden, c->ffn);
+    }
     if (c->has_bias) {
         p.expert.gate_bias = edge_floats(&p.memory[2]);
         p.expert.up_bias = edge_floats(&p.memory[3]);
@@ -331,6 +383,8 @@ static inline void batch_check(const place *p, uint32_t lane, const batch *b)
     assert_non_null(want);
     cuda->lane(&memory, p->pool, lane);
     batch_expect(want, b, p);
+    for (size_t i = 0; i < n; i++) /* two NaN are no difference */
+        if (!isfinite(want[i])) fail_msg("the reference is no number");
     check_bits(want, memory.y, n, "y");
     free(want);
 }

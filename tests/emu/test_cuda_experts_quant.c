@@ -122,7 +122,9 @@ static void check_codes(sy_cuda_weights weights, sy_cuda_variant variant)
     memset(h.data, 0, h.bytes);
     for (uint32_t i = 0; i < INPUTS; i++) bf16_of(&h)[(size_t)i * padded + i] = 0x3f80;
     pack_matrix(&packed, &m, SY_CUDA_DOWN);
-    const sy_cuda_expert expert = {.down = packed.data, .down_scale = edge_floats(&m.scales)};
+    sy_cuda_expert expert = {.down = packed.data};
+    if (weights == SY_CUDA_FP8)
+        expert.down_scale = scales_in(&packed, SY_CUDA_DOWN, OUTPUTS, INPUTS);
     const sy_cuda_batch batch = {.experts = &expert,
                                  .tiles = tiles,
                                  .n_tiles = &n_tiles,

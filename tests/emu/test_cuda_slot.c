@@ -6,7 +6,19 @@
 
 static const uint32_t sizes[] = {1, 7, 8, 15, 16, 17, 63, 64, 65, 130};
 
-/* Rows of random bytes, 16-byte aligned at their start. */
+static uint32_t blocks_of(uint32_t n)
+{
+    return (n + 127) / 128;
+}
+
+/* FP8: where the factors of row `row` are. */
+static uint8_t *factors_of(const edge_buffer *rows, uint32_t k, uint32_t row)
+{
+    return rows->data + (row + 1) * sy_cuda_row_bytes(SY_CUDA_FP8, k) - blocks_of(k) * 4;
+}
+
+/* Rows of random bytes, 16-byte aligned at their start. Of FP8 those of a block of 128 have its
+ * factors. */
 static edge_buffer open_rows(sy_cuda_weights weights, uint32_t n, uint32_t k, uint32_t seed)
 {
     const size_t bytes = n * sy_cuda_row_bytes(weights, k);
@@ -14,6 +26,8 @@ static edge_buffer open_rows(sy_cuda_weights weights, uint32_t n, uint32_t k, ui
     test_random r = {seed};
 
     for (size_t i = 0; i < b.bytes; i++) b.data[i] = (uint8_t)random_u32(&r);
+    for (uint32_t row = 0; row < n && weights == SY_CUDA_FP8; row++)
+        memcpy(factors_of(&b, k, row), factors_of(&b, k, row / 128 * 128), blocks_of(k) * 4);
     return b;
 }
 
@@ -203,12 +217,41 @@ static void check_packed_row(const edge_buffer *packed, sy_cuda_weights weights,
     }
 }
 
-/* What follows the last row block. */
-static void check_tail(const edge_buffer *packed, size_t used)
+static size_t round_up(size_t bytes)
 {
-    assert_int_equal(packed->bytes, (used + 255) / 256 * 256);
-    for (size_t i = used; i < packed->bytes; i++)
+    return (bytes + 255) / 256 * 256;
+}
+
+/* Zeros from `used` on, to the next multiple of 256. */
+static void check_filled_up(const edge_buffer *packed, size_t used)
+{
+    for (size_t i = used; i < round_up(used); i++)
         if (packed->data[i] != 0) fail_msg("byte %zu, behind the blocks, is not zero", i);
+}
+
+/* What follows the last row block: of FP8 a table for each of n_tables parts, else nothing. */
+static void check_tail(const edge_buffer *packed, sy_cuda_weights weights, uint32_t n, uint32_t k,
+                       size_t used, size_t n_tables)
+{
+    const size_t table = round_up(blocks_of(n) * (size_t)blocks_of(k) * 4);
+
+    check_filled_up(packed, used);
+    assert_int_equal(packed->bytes,
+                     round_up(used) + (weights == SY_CUDA_FP8 ? n_tables * table : 0));
+}
+
+/* FP8: the part's table has the factors of the first row of each block, and zeros behind them. */
+static void check_table(const edge_buffer *packed, const edge_buffer *rows, sy_cuda_part part,
+                        uint32_t n, uint32_t k)
+{
+    const size_t at = sy_cuda_scale_offset(SY_CUDA_FP8, part, n, k), bytes = blocks_of(k) * 4;
+
+    assert_int_equal(at % 256, 0);
+    for (uint32_t block = 0; block < blocks_of(n); block++)
+        if (memcmp(packed->data + at + block * bytes, factors_of(rows, k, block * 128), bytes) != 0)
+            fail_msg("part %d, %u by %u: wrong factors of rows from %u on", (int)part, n, k,
+                     block * 128);
+    check_filled_up(packed, at + blocks_of(n) * bytes);
 }
 
 static void check_quant(sy_cuda_weights weights, uint32_t n, uint32_t k)
@@ -232,8 +275,13 @@ static void check_quant(sy_cuda_weights weights, uint32_t n, uint32_t k)
         check_packed_row(&both, weights, at, r < n ? gate.data + r * row_bytes : NULL, k);
         check_packed_row(&both, weights, at + 8, r < n ? up.data + r * row_bytes : NULL, k);
     }
-    check_tail(&down, (n + 15) / 16 * row_block);
-    check_tail(&both, padded / 8 * row_block);
+    check_tail(&down, weights, n, k, (n + 15) / 16 * row_block, 1);
+    check_tail(&both, weights, n, k, padded / 8 * row_block, 2);
+    if (weights == SY_CUDA_FP8) {
+        check_table(&down, &up, SY_CUDA_DOWN, n, k);
+        check_table(&both, &gate, SY_CUDA_GATE, n, k);
+        check_table(&both, &up, SY_CUDA_UP, n, k);
+    }
     check_unpacked(&down, &up, weights, SY_CUDA_DOWN, n, k, 0, n);
     check_unpacked(&both, &gate, weights, SY_CUDA_GATE, n, k, 0, n);
     check_unpacked(&both, &up, weights, SY_CUDA_UP, n, k, n / 16 * 16, n % 16);
@@ -252,6 +300,31 @@ static void quantised_rows_are_packed_as_the_header_says(void **state)
                 check_quant((sy_cuda_weights)w, rows[i], inputs[j]);
 }
 
+/* More than one block of 128 rows, ranges that begin and end in the middle of them, and more
+ * factors of a row than a block has threads. */
+static void factors_of_fp8_lie_where_the_kernels_look(void **state)
+{
+    static const uint32_t forms[][2] = {{127, 1},   {128, 129}, {129, 128}, {144, 257},
+                                        {260, 130}, {300, 300}, {385, 33},  {33, 17000}};
+
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT_OF(forms); i++) {
+        const uint32_t n = forms[i][0], k = forms[i][1];
+        edge_buffer rows = open_rows(SY_CUDA_FP8, n, k, 11);
+
+        check_quant(SY_CUDA_FP8, n, k);
+        for (uint32_t step = 112; step < 416; step += 48) {
+            edge_buffer m = edge_open(sy_cuda_matrix_bytes(SY_CUDA_FP8, SY_CUDA_UP, n, k), 0);
+            memset(m.data, 0xee, m.bytes);
+            pack_ranges(&m, &rows, SY_CUDA_FP8, SY_CUDA_UP, n, k, step, step % 96 == 16);
+            check_table(&m, &rows, SY_CUDA_UP, n, k);
+            check_unpacked(&m, &rows, SY_CUDA_FP8, SY_CUDA_UP, n, k, n / 32 * 16, n - n / 32 * 16);
+            edge_close(&m);
+        }
+        edge_close(&rows);
+    }
+}
+
 /* So that what is hashed and sent is the same bytes on every kind of node. */
 static void rows_are_as_long_as_everywhere(void **state)
 {
@@ -260,8 +333,8 @@ static void rows_are_as_long_as_everywhere(void **state)
         assert_int_equal(sy_cuda_row_bytes(SY_CUDA_BF16, k), sy_dtype_row_bytes(SY_BF16, k));
         assert_int_equal(sy_cuda_row_bytes(SY_CUDA_Q8, k), sy_dtype_row_bytes(SY_Q8, k));
         assert_int_equal(sy_cuda_row_bytes(SY_CUDA_Q4, k), sy_dtype_row_bytes(SY_Q4, k));
-        assert_int_equal(sy_cuda_row_bytes(SY_CUDA_FP8, k), k);
-        assert_int_equal(sy_cuda_row_bytes(SY_CUDA_MXFP4, k), (k + 31) / 32 * 17);
+        assert_int_equal(sy_cuda_row_bytes(SY_CUDA_FP8, k), sy_dtype_row_bytes(SY_FP8, k));
+        assert_int_equal(sy_cuda_row_bytes(SY_CUDA_MXFP4, k), sy_dtype_row_bytes(SY_MXFP4, k));
     }
 }
 
@@ -281,8 +354,11 @@ static void a_range_changes_its_own_blocks_alone(void **state)
             w == SY_CUDA_BF16 ? 2 * SY_CUDA_BLOCK_BYTES : form_of(weights).block_bytes;
         memset(m.data, 0xee, m.bytes);
         pack_range(&m, &rows, weights, SY_CUDA_DOWN, n, k, 16, 32);
+        const size_t table =
+            w == SY_CUDA_FP8 ? sy_cuda_scale_offset(weights, SY_CUDA_DOWN, n, k) : m.bytes;
         for (size_t i = 0; i < m.bytes; i++)
-            if ((i < row_block || i >= 3 * row_block) && m.data[i] != 0xee)
+            if ((i < row_block || i >= 3 * row_block) && (i < table || i >= table + 4) &&
+                m.data[i] != 0xee)
                 fail_msg("weights %d: byte %zu, outside rows 16 to 47, is %02x", w, i, m.data[i]);
         check_unpacked(&m, &rows, weights, SY_CUDA_DOWN, n, k, 16, 32);
         edge_close(&rows);
@@ -315,6 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_is_packed_as_the_host_packs_it),
         cmocka_unit_test(quantised_rows_are_packed_as_the_header_says),
+        cmocka_unit_test(factors_of_fp8_lie_where_the_kernels_look),
         cmocka_unit_test(rows_are_as_long_as_everywhere),
         cmocka_unit_test(a_range_changes_its_own_blocks_alone),
         cmocka_unit_test(no_rows_are_no_work),

@@ -46,10 +46,8 @@ static void batches_have_the_bits_of_the_kernels(void **state)
         uint32_t weights;
         int has_bias;
         size_t step;
-    } forms[] = {{SY_BACKEND_BF16, 1, 1},
-                 {SY_BACKEND_BF16, 0, 4},
-                 {SY_BACKEND_Q8, 1, 3},
-                 {SY_BACKEND_Q4, 0, 3}};
+    } forms[] = {{SY_BACKEND_BF16, 1, 1}, {SY_BACKEND_BF16, 0, 4}, {SY_BACKEND_Q8, 1, 3},
+                 {SY_BACKEND_Q4, 0, 3},   {SY_BACKEND_FP8, 1, 3},  {SY_BACKEND_MXFP4, 0, 3}};
 
     (void)state;
     for (size_t f = 0; f < SY_COUNT_OF(forms); f++) {
@@ -59,6 +57,25 @@ static void batches_have_the_bits_of_the_kernels(void **state)
             const batch b = case_of(i);
             run(&p, (uint32_t)i % 2, &b);
         }
+        place_close(&p);
+    }
+}
+
+/* Experts of more than one block of factors either way. */
+static void every_block_of_fp8_has_its_own_factors(void **state)
+{
+    static const uint32_t sizes[][2] = {{140, 260}, {300, 130}};
+
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT_OF(sizes); i++) {
+        const sy_backend_pool_config c =
+            config_of(sizes[i][0], sizes[i][1], SY_BACKEND_FP8, i == 0);
+        const batch b = batch_of(9, (uint32_t[]){5, 2}, (uint32_t[]){1, 12}, 2);
+        place p = place_open(0, &c);
+
+        put(&p, 2, 2);
+        put(&p, 5, 5);
+        run(&p, 0, &b);
         place_close(&p);
     }
 }
@@ -360,6 +377,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         PLUGIN_TEST(batches_have_the_bits_of_the_kernels),
+        PLUGIN_TEST(every_block_of_fp8_has_its_own_factors),
         PLUGIN_TEST(without_graphs_the_bits_are_the_same),
         PLUGIN_TEST(a_graph_is_made_once_and_serves_smaller_batches),
         PLUGIN_TEST(shapes_come_and_go),

@@ -20,6 +20,11 @@ static sy_backend_pool_config large(void)
     return config_of(700, 600, SY_BACKEND_BF16, 1);
 }
 
+static sy_backend_pool_config encoded(uint32_t weights)
+{
+    return config_of(150, 260, weights, 1);
+}
+
 static void mark(const place *p, uint32_t slot, uint32_t id)
 {
     for (size_t i = 0; i < SY_COUNT_OF(patches); i++) {
@@ -77,6 +82,26 @@ static void slots_go_between_devices(void **state)
         copied_and_checked(&a, 5, &a, 1, 2); /* by the way that the source has, too */
         check_marked(&b, 3, 2);
         assert_true((emu_cudart_n_calls("cudaMemcpyPeerAsync") > 0) == has_peers);
+        place_close(&a);
+        place_close(&b);
+        emu_cudart_reset();
+    }
+}
+
+/* Their factors too, of which some lie behind the blocks. */
+static void encoded_weights_go_between_devices(void **state)
+{
+    (void)state;
+    for (uint32_t weights = SY_BACKEND_FP8; weights <= SY_BACKEND_MXFP4; weights++) {
+        const sy_backend_pool_config c = encoded(weights);
+
+        emu_cudart_machine_get()->has_peers = weights == SY_BACKEND_FP8;
+        place a = place_open(0, &c), b = place_open(1, &c);
+        put(&a, 1, 7);
+        put(&b, 2, 8);
+        ok(cuda->slot_copy(b.pool, 2, a.pool, 1, 0, a.info.slot_bytes, why));
+        check_slot(&b, 2, 7);
+        assert_true(hash_of(&b, 2) == hash_of(&a, 1));
         place_close(&a);
         place_close(&b);
         emu_cudart_reset();
@@ -236,9 +261,9 @@ typedef struct owner {
 } owner;
 
 /* The other process: a pool of three, experts 30, 31 and 32, until its end of the socket ends. */
-static int own(void)
+static int own(uint32_t weights)
 {
-    sy_backend_pool_config c = large();
+    sy_backend_pool_config c = weights == SY_BACKEND_BF16 ? large() : encoded(weights);
     sy_backend_export told;
     place p;
     char byte;
@@ -246,7 +271,12 @@ static int own(void)
     cuda = sy_backend_get(SY_BACKEND_ABI);
     c.slots_max = OWNER_SLOTS;
     p = place_open(0, &c);
-    for (uint32_t slot = 0; slot < OWNER_SLOTS; slot++) mark(&p, slot, 30 + slot);
+    for (uint32_t slot = 0; slot < OWNER_SLOTS; slot++) {
+        if (weights == SY_BACKEND_BF16)
+            mark(&p, slot, 30 + slot);
+        else
+            put(&p, slot, 30 + slot);
+    }
     ok(cuda->pool_export(&told, p.pool, why));
     if (write(OWNER_FD, &told, sizeof(told)) != sizeof(told)) return 1;
     while (read(OWNER_FD, &byte, 1) > 0) continue;
@@ -254,17 +284,19 @@ static int own(void)
     return 0;
 }
 
-static owner owner_start(void)
+static owner owner_start(uint32_t weights)
 {
     owner o;
+    char number[16];
     int pair[2];
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    snprintf(number, sizeof(number), "%u", weights);
     o.pid = fork();
     assert_true(o.pid >= 0);
     if (o.pid == 0) {
         dup2(pair[1], OWNER_FD);
-        execl("/proc/self/exe", "test_plugin_copy", "own", (char *)NULL);
+        execl("/proc/self/exe", "test_plugin_copy", "own", number, (char *)NULL);
         _exit(127);
     }
     close(pair[1]);
@@ -287,7 +319,7 @@ static void slots_are_pulled_from_another_process(void **state)
 {
     const sy_backend_pool_config c = large();
     place p = place_open(1, &c);
-    const owner o = owner_start();
+    const owner o = owner_start(SY_BACKEND_BF16);
     const uint64_t bytes = p.info.slot_bytes;
     sy_backend_remote *remote;
 
@@ -314,11 +346,38 @@ static void slots_are_pulled_from_another_process(void **state)
     place_close(&p);
 }
 
+/* And never as anything else, even where slots are said to be as large. */
+static void encoded_weights_are_pulled_as_what_they_are(void **state)
+{
+    (void)state;
+    for (uint32_t weights = SY_BACKEND_FP8; weights <= SY_BACKEND_MXFP4; weights++) {
+        const sy_backend_pool_config c = encoded(weights);
+        const sy_backend_pool_config other = encoded(SY_BACKEND_FP8 + SY_BACKEND_MXFP4 - weights);
+        place p = place_open(1, &c), q = place_open(1, &other);
+        const owner o = owner_start(weights);
+        sy_backend_export told = o.told;
+        sy_backend_remote *remote;
+
+        ok(cuda->pool_import(&remote, p.pool, &told, why));
+        ok(cuda->slot_pull(p.pool, 4, remote, 2, 0, p.info.slot_bytes, why));
+        check_slot(&p, 4, 32);
+        put(&p, 3, 32);
+        assert_true(hash_of(&p, 3) == hash_of(&p, 4));
+        cuda->remote_close(remote);
+        told.slot_bytes = q.info.slot_bytes;
+        refused(cuda->pool_import(&remote, q.pool, &told, why), SY_BACKEND_EINVAL,
+                "no pool of such experts");
+        owner_end(&o, 0);
+        place_close(&p);
+        place_close(&q);
+    }
+}
+
 static void an_owner_that_dies_harms_nobody(void **state)
 {
     const sy_backend_pool_config c = large();
     place p = place_open(1, &c);
-    const owner o = owner_start();
+    const owner o = owner_start(SY_BACKEND_BF16);
     sy_backend_remote *remote;
     uint64_t right;
 
@@ -343,7 +402,7 @@ static void what_the_other_says_is_not_taken_for_granted(void **state)
 {
     sy_backend_pool_config c = large();
     place p = place_open(1, &c), other;
-    const owner o = owner_start();
+    const owner o = owner_start(SY_BACKEND_BF16);
     sy_backend_export told = o.told;
     sy_backend_remote *remote;
 
@@ -384,15 +443,17 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         PLUGIN_TEST(slots_go_between_devices),
+        PLUGIN_TEST(encoded_weights_go_between_devices),
         PLUGIN_TEST(slots_go_in_parts),
         PLUGIN_TEST(a_copy_waits_for_what_is_being_written),
         PLUGIN_TEST(two_pools_that_copy_from_each_other_do_not_wait_for_ever),
         PLUGIN_TEST(a_flipped_bit_shows_in_the_hash),
         PLUGIN_TEST(what_is_no_copy_is_refused),
         PLUGIN_TEST(slots_are_pulled_from_another_process),
+        PLUGIN_TEST(encoded_weights_are_pulled_as_what_they_are),
         PLUGIN_TEST(an_owner_that_dies_harms_nobody),
         PLUGIN_TEST(what_the_other_says_is_not_taken_for_granted),
     };
-    if (argc > 1 && strcmp(argv[1], "own") == 0) return own();
+    if (argc > 2 && strcmp(argv[1], "own") == 0) return own((uint32_t)strtoul(argv[2], NULL, 10));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,12 +15,12 @@ static void rows_come_back_as_they_went(void **state)
 
     (void)state;
     for (size_t i = 0; i < SY_COUNT_OF(forms); i++)
-        for (uint32_t weights = SY_BACKEND_BF16; weights <= SY_BACKEND_Q4; weights++) {
+        for (uint32_t weights = SY_BACKEND_BF16; weights <= SY_BACKEND_MXFP4; weights++) {
             const sy_backend_pool_config c =
                 config_of(forms[i].hidden, forms[i].ffn, weights, forms[i].has_bias);
             place p;
 
-            if (weights == i % 3) continue; /* two of the three */
+            if (weights % 3 == i % 3) continue; /* most of them */
             p = place_open(0, &c);
             assert_int_equal(p.info.n_slots, c.slots_max);
             put(&p, 0, 1);
@@ -83,8 +83,8 @@ static void large_rows_go_in_pieces(void **state)
 static void equal_weights_have_equal_hashes_wherever_they_are(void **state)
 {
     (void)state;
-    for (uint32_t weights = SY_BACKEND_BF16; weights <= SY_BACKEND_Q4; weights++) {
-        sy_backend_pool_config c = config_of(70, 50, weights, 1);
+    for (uint32_t weights = SY_BACKEND_BF16; weights <= SY_BACKEND_MXFP4; weights++) {
+        sy_backend_pool_config c = config_of(70, 150, weights, 1);
         place a = place_open(0, &c), b;
         uint64_t hash;
 
@@ -127,6 +127,95 @@ static void one_weight_changes_the_hash(void **state)
     place_close(&p);
 }
 
+/* ---- FP8, whose factors rows have together ---- */
+
+static uint8_t *factors_at(const sy_backend_pool_config *c, uint8_t *rows, uint32_t part,
+                           uint32_t row)
+{
+    const uint32_t k = part == SY_BACKEND_DOWN ? c->ffn : c->hidden;
+
+    return rows + row * part_row_bytes(c, part) + k;
+}
+
+static void one_factor_changes_the_hash(void **state)
+{
+    const sy_backend_pool_config c = config_of(140, 150, SY_BACKEND_FP8, 0);
+    place p = place_open(0, &c);
+    uint64_t before;
+
+    (void)state;
+    put(&p, 0, 1);
+    before = hash_of(&p, 0);
+    for (uint32_t part = 0; part < 3; part++) {
+        uint8_t *rows = part_make(&c, 1, part);
+        const uint32_t n = part_rows(&c, part);
+
+        for (uint32_t row = 128; row < n; row++) factors_at(&c, rows, part, row)[7] ^= 1;
+        ok(cuda->slot_write(p.pool, 0, part, 0, n, rows, why));
+        assert_true(hash_of(&p, 0) != before);
+        for (uint32_t row = 128; row < n; row++) factors_at(&c, rows, part, row)[7] ^= 1;
+        ok(cuda->slot_write(p.pool, 0, part, 0, n, rows, why));
+        assert_true(hash_of(&p, 0) == before);
+        free(rows);
+    }
+    place_close(&p);
+}
+
+/* A view whose blocks of 128 rows begin elsewhere: in one call, and from one to the next. */
+static void rows_of_a_block_with_other_factors_are_refused(void **state)
+{
+    const sy_backend_pool_config c = config_of(140, 300, SY_BACKEND_FP8, 0);
+    const size_t row_bytes = part_row_bytes(&c, SY_BACKEND_UP);
+    uint8_t *rows = part_make(&c, 1, SY_BACKEND_UP);
+    place p = place_open(0, &c);
+    uint64_t before;
+
+    (void)state;
+    put(&p, 3, 1);
+    before = hash_of(&p, 3);
+    factors_at(&c, rows, SY_BACKEND_UP, 200)[6] ^= 1;
+    refused(cuda->slot_write(p.pool, 3, SY_BACKEND_UP, 0, 300, rows, why), SY_BACKEND_EINVAL,
+            "row 200 of part 1 has other factors than row 128");
+    assert_true(hash_of(&p, 3) == before); /* and none of the rows before it went in */
+    refused(cuda->slot_write(p.pool, 3, SY_BACKEND_UP, 144, 16, rows + 144 * row_bytes, why),
+            SY_BACKEND_EINVAL, "from row 128 on, go in first");
+    ok(cuda->slot_write(p.pool, 3, SY_BACKEND_UP, 0, 192, rows, why));
+    refused(cuda->slot_write(p.pool, 3, SY_BACKEND_UP, 192, 16, rows + 192 * row_bytes, why),
+            SY_BACKEND_EINVAL, "row 200 of part 1");
+    factors_at(&c, rows, SY_BACKEND_UP, 200)[6] ^= 1;
+    ok(cuda->slot_write(p.pool, 3, SY_BACKEND_UP, 128, 64, rows + 128 * row_bytes, why));
+    ok(cuda->slot_write(p.pool, 3, SY_BACKEND_GATE, 0, 16, rows, why)); /* another part */
+    ok(cuda->slot_write(p.pool, 4, SY_BACKEND_UP, 0, 16, rows, why));   /* another slot */
+    ok(cuda->slot_write(p.pool, 3, SY_BACKEND_UP, 192, 108, rows + 192 * row_bytes, why));
+    check_part(&p, 3, 1, SY_BACKEND_UP);
+    free(rows);
+    place_close(&p);
+}
+
+/* What a slot has got by a copy is not known on the host. */
+static void the_middle_of_a_block_is_written_after_its_beginning(void **state)
+{
+    const sy_backend_pool_config c = config_of(140, 300, SY_BACKEND_FP8, 0);
+    const size_t row_bytes = part_row_bytes(&c, SY_BACKEND_UP);
+    uint8_t *rows = part_make(&c, 1, SY_BACKEND_UP);
+    place p = place_open(0, &c);
+
+    (void)state;
+    put(&p, 0, 1);
+    refused(cuda->slot_write(p.pool, 1, SY_BACKEND_UP, 16, 16, rows + 16 * row_bytes, why),
+            SY_BACKEND_EINVAL, "row 16 of part 1: those before it, from row 0 on, go in first");
+    ok(cuda->slot_write(p.pool, 1, SY_BACKEND_UP, 0, 16, rows, why));
+    refused(cuda->slot_write(p.pool, 1, SY_BACKEND_UP, 144, 16, rows + 144 * row_bytes, why),
+            SY_BACKEND_EINVAL, "from row 128 on, go in first");
+    ok(cuda->slot_write(p.pool, 1, SY_BACKEND_UP, 0, 16, rows, why));
+    ok(cuda->slot_copy(p.pool, 1, p.pool, 0, 0, p.info.slot_bytes, why));
+    refused(cuda->slot_write(p.pool, 1, SY_BACKEND_UP, 16, 16, rows + 16 * row_bytes, why),
+            SY_BACKEND_EINVAL, "go in first");
+    check_slot(&p, 1, 1);
+    free(rows);
+    place_close(&p);
+}
+
 /* ---- several threads ---- */
 
 typedef struct loader {
@@ -147,23 +236,25 @@ static void *load(void *argument)
 
 static void slots_are_written_by_several_threads(void **state)
 {
-    const sy_backend_pool_config c = config_of(96, 70, SY_BACKEND_BF16, 1);
-    place p = place_open(0, &c);
-    pthread_t thread[6];
-    loader l[6] = {{0}};
-
     (void)state;
-    for (uint32_t i = 0; i < 6; i++) {
-        l[i].p = &p;
-        l[i].slot = i;
-        assert_int_equal(pthread_create(&thread[i], NULL, load, &l[i]), 0);
+    for (uint32_t weights = SY_BACKEND_BF16; weights <= SY_BACKEND_FP8; weights += SY_BACKEND_FP8) {
+        const sy_backend_pool_config c = config_of(96, 150, weights, 1);
+        place p = place_open(0, &c);
+        pthread_t thread[6];
+        loader l[6] = {{0}};
+
+        for (uint32_t i = 0; i < 6; i++) {
+            l[i].p = &p;
+            l[i].slot = i;
+            assert_int_equal(pthread_create(&thread[i], NULL, load, &l[i]), 0);
+        }
+        for (uint32_t i = 0; i < 6; i++) {
+            pthread_join(thread[i], NULL);
+            if (l[i].result != SY_BACKEND_OK) fail_msg("slot %u: %s", i, l[i].why);
+        }
+        for (uint32_t i = 0; i < 6; i++) check_slot(&p, i, 20 + i);
+        place_close(&p);
     }
-    for (uint32_t i = 0; i < 6; i++) {
-        pthread_join(thread[i], NULL);
-        if (l[i].result != SY_BACKEND_OK) fail_msg("slot %u: %s", i, l[i].why);
-    }
-    for (uint32_t i = 0; i < 6; i++) check_slot(&p, i, 20 + i);
-    place_close(&p);
 }
 
 /* ---- refusals ---- */
@@ -229,7 +320,7 @@ static void what_no_pool_can_be_is_refused(void **state)
     } while (0)
     NO_POOL(hidden, 0, "experts of 0 by 50");
     NO_POOL(ffn, UINT32_MAX, "experts of 70 by 4294967295");
-    NO_POOL(weights, 3, "weights of kind 3");
+    NO_POOL(weights, 5, "weights of kind 5");
     NO_POOL(mlp, 2, "an mlp of kind 2");
     NO_POOL(mlp_limit, -1, "the limit -1");
     NO_POOL(mlp_limit, NAN, "the limit");
@@ -294,6 +385,9 @@ int main(void)
         PLUGIN_TEST(large_rows_go_in_pieces),
         PLUGIN_TEST(equal_weights_have_equal_hashes_wherever_they_are),
         PLUGIN_TEST(one_weight_changes_the_hash),
+        PLUGIN_TEST(one_factor_changes_the_hash),
+        PLUGIN_TEST(rows_of_a_block_with_other_factors_are_refused),
+        PLUGIN_TEST(the_middle_of_a_block_is_written_after_its_beginning),
         PLUGIN_TEST(slots_are_written_by_several_threads),
         PLUGIN_TEST(what_is_no_place_for_rows_is_refused),
         PLUGIN_TEST(what_no_pool_can_be_is_refused),

@@ -261,6 +261,74 @@ static int wait_for(int *done, float *device_us, sy_backend_pool *pool, uint32_t
     return refuse(why, SY_BACKEND_EINVAL, no_pools);
 }
 
+/* ---- operations: nor do they compute any ---- */
+
+static const char no_operations[] = "a fake device runs no operations";
+
+static int pinned_alloc(void **out, sy_backend_handle *handle, uint64_t bytes, char *why)
+{
+    (void)handle, (void)bytes;
+    *out = NULL;
+    return refuse(why, SY_BACKEND_ENOMEM, no_operations);
+}
+
+static void pinned_free(sy_backend_handle *handle, void *p)
+{
+    (void)handle, (void)p;
+}
+
+static uint64_t matrix_bytes(const sy_backend_matrix *matrix)
+{
+    (void)matrix;
+    return 0;
+}
+
+static int matrix_write(sy_backend_ref to, const sy_backend_matrix *matrix, uint32_t row,
+                        uint32_t n_rows, const void *rows, const void *up, char *why)
+{
+    (void)to, (void)matrix, (void)row, (void)n_rows, (void)rows, (void)up;
+    return refuse(why, SY_BACKEND_EINVAL, no_operations);
+}
+
+static int stream_open(sy_backend_stream **out, sy_backend_handle *handle, char *why)
+{
+    (void)handle;
+    *out = NULL;
+    return refuse(why, SY_BACKEND_ENOMEM, no_operations);
+}
+
+static void stream_close(sy_backend_stream *stream)
+{
+    (void)stream;
+}
+
+static int stream_run(sy_backend_stream *stream, const sy_backend_op *op, uint32_t n, char *why)
+{
+    (void)stream, (void)op, (void)n;
+    return refuse(why, SY_BACKEND_EINVAL, no_operations);
+}
+
+static int stream_mark(sy_backend_stream *stream, uint32_t mark, char *why)
+{
+    (void)stream, (void)mark;
+    return refuse(why, SY_BACKEND_EINVAL, no_operations);
+}
+
+static int stream_wait(int *done, sy_backend_stream *stream, uint32_t mark, uint32_t timeout_us,
+                       char *why)
+{
+    (void)stream, (void)mark, (void)timeout_us;
+    *done = 0;
+    return refuse(why, SY_BACKEND_EINVAL, no_operations);
+}
+
+static uint64_t attend_scratch_bytes(uint32_t rows_max, uint32_t n_heads, uint32_t value_dim,
+                                     uint32_t positions_max)
+{
+    (void)rows_max, (void)n_heads, (void)value_dim, (void)positions_max;
+    return 0;
+}
+
 static const sy_backend table = {
     .abi = FAKE_TABLE_ABI,
     .size = FAKE_SIZE,
@@ -290,6 +358,16 @@ static const sy_backend table = {
     .lane = lane_memory,
     .submit = submit,
     .wait = FAKE_HOLE ? NULL : wait_for,
+    .pinned_alloc = pinned_alloc,
+    .pinned_free = pinned_free,
+    .matrix_bytes = matrix_bytes,
+    .matrix_write = matrix_write,
+    .stream_open = stream_open,
+    .stream_close = stream_close,
+    .stream_run = stream_run,
+    .stream_mark = stream_mark,
+    .stream_wait = stream_wait,
+    .attend_scratch_bytes = attend_scratch_bytes,
 };
 
 #ifdef FAKE_NO_ENTRY
