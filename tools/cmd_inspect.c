@@ -170,7 +170,7 @@ static void print_memory(const inspect_facts *f)
                " experts\n",
                f->spread[i].n_nodes, tool_size(a, f->spread[i].node_bytes),
                f->spread[i].experts_per_node, f->desc->n_experts);
-    for (size_t i = 1; i < INSPECT_FORMATS; i++)
+    for (size_t i = 1; i < f->n_formats; i++)
         printf("  --weights %s aggregator %s, all experts %s, one of one layer %s\n",
                sy_weights_name(f->format[i].weights), tool_size(a, f->format[i].trunk_bytes),
                tool_size(b, f->format[i].experts_bytes), tool_size(c, f->format[i].expert_bytes));
@@ -217,7 +217,7 @@ static void print_place(const inspect_facts *f, const inspect_place *p)
     }
     printf("               %" PRIu64 " do not fit: %s more is needed\n", p->n_left,
            tool_size(a, p->n_left * p->format->expert_bytes));
-    for (size_t i = 0; i < INSPECT_FORMATS; i++)
+    for (size_t i = 0; i < f->n_formats; i++)
         if (f->format[i].experts_bytes < room)
             printf("               --weights %s needs %s in all\n",
                    sy_weights_name(f->format[i].weights), tool_size(a, f->format[i].experts_bytes));
@@ -270,7 +270,7 @@ static json_t *lists_json(const inspect_facts *f)
             spreads, json_pack("{s:I,s:I,s:I}", "nodes", (json_int_t)f->spread[i].n_nodes,
                                "experts_per_node", (json_int_t)f->spread[i].experts_per_node,
                                "node_bytes", (json_int_t)f->spread[i].node_bytes));
-    for (size_t i = 0; i < INSPECT_FORMATS; i++)
+    for (size_t i = 0; i < f->n_formats; i++)
         json_object_set_new(formats, sy_weights_name(f->format[i].weights),
                             json_pack("{s:I,s:I,s:I}", "trunk_bytes",
                                       (json_int_t)f->format[i].trunk_bytes, "experts_bytes",

@@ -9,6 +9,7 @@
 
 #include "sy_file.h"
 #include "sy_kernels.h"
+#include "sy_shard.h"
 #include "sy_tokenizer.h"
 #include "sy_trunk.h"
 #include "tool_placement.h"
@@ -17,24 +18,44 @@ enum { PATH_BYTES = 4096 };
 
 /* ---- weights ---- */
 
-static const sy_dtype formats[INSPECT_FORMATS] = {SY_DTYPE_NONE, SY_Q8, SY_Q4};
+/* Encoded weights can be held as they are where experts have such: a checkpoint of nothing of the
+ * kind is refused. */
+static void list_formats(inspect_facts *f)
+{
+    static const sy_dtype formats[INSPECT_FORMATS_MAX] = {SY_DTYPE_NONE, SY_FP8, SY_MXFP4, SY_Q8,
+                                                          SY_Q4};
 
-/* How a matrix or a vector lies in memory once a tier has loaded it: matrices in panels, gates as
- * stored whatever the weights are, vectors widened, the embedding as it is. */
+    for (size_t i = 0; i < INSPECT_FORMATS_MAX; i++)
+        if (sy_shard_check_weights(f->model, formats[i], NULL) == SY_OK)
+            f->format[f->n_formats++].weights = formats[i];
+}
+
+/* What a matrix is held as: gates as they read whatever the weights are, and so are what latent
+ * attention keeps turned, and all that is not encoded so. */
+static sy_dtype held_as(const sy_tensor *tensor, sy_role role, sy_dtype weights)
+{
+    const int is_encoded = sy_dtype_is_encoded(weights);
+
+    if (weights == SY_DTYPE_NONE || role == SY_ROLE_GATE) return tensor->dtype;
+    if (is_encoded && (role == SY_ROLE_KV_B || sy_tensor_encoded(tensor) != weights))
+        return tensor->dtype;
+    return weights;
+}
+
+/* How a matrix or a vector lies in memory once a tier has loaded it: matrices in panels, vectors
+ * widened, the embedding as it is. */
 static uint64_t loaded_bytes(const sy_tensor *tensor, sy_role role, sy_dtype weights)
 {
-    const int as_stored = weights == SY_DTYPE_NONE || role == SY_ROLE_GATE;
-
     if (role == SY_ROLE_EMBED) return tensor->bytes;
     if (tensor->rank < 2) return tensor->n_elements * sizeof(float);
-    return sy_panels_bytes(as_stored ? tensor->dtype : weights, (uint32_t)tensor->shape[0],
+    return sy_panels_bytes(held_as(tensor, role, weights), (uint32_t)tensor->shape[0],
                            (uint32_t)tensor->shape[1]);
 }
 
 static void add_trunk_bytes(inspect_facts *f, const sy_tensor *tensor, sy_role role)
 {
-    for (size_t i = 0; i < INSPECT_FORMATS; i++)
-        f->format[i].trunk_bytes += loaded_bytes(tensor, role, formats[i]);
+    for (size_t i = 0; i < f->n_formats; i++)
+        f->format[i].trunk_bytes += loaded_bytes(tensor, role, f->format[i].weights);
 }
 
 static void add_tensor(inspect_part *part, const sy_tensor *tensor, sy_role role)
@@ -55,16 +76,16 @@ static void add_trunk_tensor(inspect_facts *f, sy_role role, uint32_t layer)
 
 static void add_expert(inspect_facts *f, uint32_t layer, uint32_t expert)
 {
-    uint64_t bytes[INSPECT_FORMATS] = {0};
+    uint64_t bytes[INSPECT_FORMATS_MAX] = {0};
 
     for (int role = SY_ROLE_EXPERT_GATE; role <= SY_ROLE_EXPERT_DOWN_BIAS; role++) {
         const sy_tensor *tensor = sy_model_tensor(f->model, (sy_role)role, layer, expert);
         if (tensor == NULL) continue;
         add_tensor(&f->experts, tensor, (sy_role)role);
-        for (size_t i = 0; i < INSPECT_FORMATS; i++)
-            bytes[i] += loaded_bytes(tensor, (sy_role)role, formats[i]);
+        for (size_t i = 0; i < f->n_formats; i++)
+            bytes[i] += loaded_bytes(tensor, (sy_role)role, f->format[i].weights);
     }
-    for (size_t i = 0; i < INSPECT_FORMATS; i++) {
+    for (size_t i = 0; i < f->n_formats; i++) {
         f->format[i].experts_bytes += bytes[i];
         f->format[i].expert_bytes = SY_MAX(f->format[i].expert_bytes, bytes[i]);
     }
@@ -87,7 +108,7 @@ static void add_weights(inspect_facts *f)
 {
     const sy_tensor *embed = sy_model_tensor(f->model, SY_ROLE_EMBED, 0, 0);
 
-    for (size_t i = 0; i < INSPECT_FORMATS; i++) f->format[i].weights = formats[i];
+    list_formats(f);
     add_trunk_tensor(f, SY_ROLE_EMBED, 0);
     add_trunk_tensor(f, SY_ROLE_FINAL_NORM, 0);
     add_trunk_tensor(f, SY_ROLE_FINAL_NORM_BIAS, 0);

@@ -7,7 +7,7 @@
 #include "sy_model.h"
 
 enum {
-    INSPECT_FORMATS = 3,
+    INSPECT_FORMATS_MAX = 5,
     INSPECT_TYPES_MAX = 32,
     INSPECT_SPREADS_MAX = 8,
     INSPECT_KIND_BYTES = 96
@@ -47,7 +47,8 @@ typedef struct inspect_facts {
     uint64_t active_parameters; /* that one token's path multiplies with or looks up in */
     uint64_t expert_bytes;      /* one expert of one layer, in memory; the largest */
     uint64_t kv_bytes_per_token;
-    inspect_format format[INSPECT_FORMATS]; /* as stored, q8, q4 */
+    inspect_format format[INSPECT_FORMATS_MAX]; /* that it can be held in; the first as stored */
+    size_t n_formats;
     inspect_type type[INSPECT_TYPES_MAX];
     size_t n_types;
     inspect_file *file; /* [n_files] by name */

@@ -187,12 +187,20 @@ static size_t take_turns(const char *turn[SY_EXPERTS_MAX], const inspect_place *
 static sy_status find_format(inspect_place *p, const inspect_facts *facts, const char *weights,
                              sy_error *err)
 {
-    for (size_t i = 0; i < INSPECT_FORMATS; i++) {
-        if (strcmp(sy_weights_name(facts->format[i].weights), weights) != 0) continue;
-        p->format = &facts->format[i];
-        return SY_OK;
+    char list[64] = "";
+    size_t at = 0;
+
+    for (size_t i = 0; i < facts->n_formats; i++) {
+        const char *name = sy_weights_name(facts->format[i].weights);
+
+        if (strcmp(name, weights) == 0) {
+            p->format = &facts->format[i];
+            return SY_OK;
+        }
+        const char *between = i == 0 ? "" : i + 1 == facts->n_formats ? " or " : ", ";
+        at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%s", between, name);
     }
-    return sy_error_set(err, SY_EINVAL, "--weights %s: as-stored, q8 or q4", tool_shown(weights));
+    return sy_error_set(err, SY_EINVAL, "--weights %s: %s", tool_shown(weights), list);
 }
 
 sy_status inspect_place_make(inspect_place *out, const inspect_facts *facts, const char *devices,

@@ -222,6 +222,18 @@ int sy_model_is_sound(const sy_model *model, const void *elements, sy_dtype dtyp
     return model->allows_nan || sy_dtype_all_finite(elements, dtype, n);
 }
 
+int sy_model_are_sound(const sy_model *model, const void *rows, sy_dtype dtype, uint64_t n,
+                       uint64_t k)
+{
+    const size_t row_bytes = sy_dtype_row_bytes(dtype, k);
+    const uint8_t *row = rows;
+    uint64_t i = 0;
+
+    if (sy_dtype_bytes(dtype) != 0) return sy_model_is_sound(model, rows, dtype, n * k);
+    while (i < n && sy_model_is_sound(model, row + i * row_bytes, dtype, k)) i++;
+    return i == n;
+}
+
 const char *sy_model_name(const sy_model *model)
 {
     return model->name;

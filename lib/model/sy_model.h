@@ -226,6 +226,9 @@ void sy_model_allow_nan(sy_model *model);
  * refused.
  */
 int sy_model_is_sound(const sy_model *model, const void *elements, sy_dtype dtype, uint64_t n);
+/* The same of n rows of k elements, one after the other, of any type: rows of blocks are whole. */
+int sy_model_are_sound(const sy_model *model, const void *rows, sy_dtype dtype, uint64_t n,
+                       uint64_t k);
 const char *sy_model_name(const sy_model *model);
 const char *sy_model_dir(const sy_model *model);
 const sy_model_desc *sy_model_describe(const sy_model *model);

@@ -194,6 +194,69 @@ void sy_tensor_read(void *dst, const sy_tensor *tensor, uint64_t row, uint64_t n
     }
 }
 
+/* ---- encoded rows ---- */
+
+sy_dtype sy_tensor_encoded(const sy_tensor *tensor)
+{
+    switch (tensor->encoding) {
+    case SY_ENCODING_F8_BLOCK: return SY_FP8;
+    case SY_ENCODING_MXFP4: return SY_MXFP4;
+    case SY_ENCODING_GGUF: return tensor->block == SY_GGUF_MXFP4 ? SY_MXFP4 : SY_DTYPE_NONE;
+    default: return SY_DTYPE_NONE;
+    }
+}
+
+/* A block of GGUF's: its byte of the factor, then elements 0 to 15 in low and 16 to 31 in high
+ * nibbles. ggml knows no -0, and no NaN: a factor of 2^128, which floats do not have, is taken as
+ * 2^127 of twice the numbers, so that 0.5 is 1 and all above 0.5 are infinite, as ggml has them. */
+static void turn_fp4_block(uint8_t *code, uint8_t *scale, const uint8_t *in)
+{
+    static const uint8_t as_they_are[16] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 9, 10, 11, 12, 13, 14, 15};
+    static const uint8_t doubled[16] = {0, 2, 7, 7, 7, 7, 7, 7, 0, 10, 15, 15, 15, 15, 15, 15};
+    const uint8_t *code_of = in[0] == 255 ? doubled : as_they_are;
+
+    for (int i = 0; i < FP4_BLOCK_BYTES; i++) {
+        const uint8_t *pair = in + 1 + 2 * i % FP4_BLOCK_BYTES;
+        const int shift = i < FP4_BLOCK_BYTES / 2 ? 0 : 4;
+
+        code[i] = (uint8_t)(code_of[pair[0] >> shift & 15] | code_of[pair[1] >> shift & 15] << 4);
+    }
+    *scale = in[0] == 255 ? 254 : in[0];
+}
+
+static void read_encoded_row(uint8_t *dst, const sy_tensor *t, uint64_t row)
+{
+    const uint64_t columns = columns_of(t), groups = columns / FP4_BLOCK;
+
+    if (t->encoding == SY_ENCODING_F8_BLOCK) {
+        memcpy(dst, t->data + row * columns, columns);
+        memcpy(dst + columns, t->scale + row / F8_BLOCK * t->scale_step,
+               (columns + F8_BLOCK - 1) / F8_BLOCK * sizeof(float));
+    } else if (t->encoding == SY_ENCODING_MXFP4) {
+        memcpy(dst, t->data + row * row_step_of(t), groups * FP4_BLOCK_BYTES);
+        memcpy(dst + groups * FP4_BLOCK_BYTES, t->scale + row * t->scale_step, groups);
+    } else {
+        const uint8_t *in = t->data + gguf_row_of(t, row) * t->row_step;
+
+        for (uint64_t g = 0; g < groups; g++)
+            turn_fp4_block(dst + g * FP4_BLOCK_BYTES, dst + groups * FP4_BLOCK_BYTES + g,
+                           in + g * (1 + FP4_BLOCK_BYTES));
+    }
+}
+
+void sy_tensor_read_as(void *dst, const sy_tensor *tensor, sy_dtype dtype, uint64_t row, uint64_t n)
+{
+    const size_t row_bytes = sy_dtype_row_bytes(dtype, columns_of(tensor));
+    uint8_t *out = dst;
+
+    if (dtype == tensor->dtype) {
+        sy_tensor_read(dst, tensor, row, n);
+        return;
+    }
+    SY_ASSERT(dtype != SY_DTYPE_NONE && dtype == sy_tensor_encoded(tensor));
+    for (uint64_t r = 0; r < n; r++, out += row_bytes) read_encoded_row(out, tensor, row + r);
+}
+
 /* ---- pages ---- */
 
 /* Not a byte further than the last element's: what is mapped behind the file may be anybody's

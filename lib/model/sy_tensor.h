@@ -57,6 +57,13 @@ int sy_tensor_is_in_place(const sy_tensor *tensor);
 void sy_tensor_read(void *dst, const sy_tensor *tensor, uint64_t row, uint64_t n);
 /* Bytes of one row (an element of a vector) as sy_tensor_read gives it. */
 size_t sy_tensor_row_bytes(const sy_tensor *tensor);
+/* The type whose rows have the very numbers that the file has encoded, before anything is rounded:
+ * SY_FP8 (F8_BLOCK, which is always a whole tensor, so that its blocks begin with its rows),
+ * SY_MXFP4 (MXFP4, and GGUF's); SY_DTYPE_NONE: it is not encoded so. */
+sy_dtype sy_tensor_encoded(const sy_tensor *tensor);
+/* As sy_tensor_read, rows of dtype: tensor->dtype, or what sy_tensor_encoded says. */
+void sy_tensor_read_as(void *dst, const sy_tensor *tensor, sy_dtype dtype, uint64_t row,
+                       uint64_t n);
 
 /* Bytes of the file from `data` on within which its elements lie, those of others among them where
  * rows have gaps. */

@@ -20,12 +20,17 @@ const char *sy_activations_name(sy_activations activations)
     return "f32";
 }
 
+int sy_weights_are_told(sy_dtype weights)
+{
+    return sy_dtype_is_quant(weights) || sy_dtype_is_encoded(weights);
+}
+
 uint32_t sy_precision_policies(char (*out)[SY_PRECISION_POLICY_BYTES], const char *prefix,
                                sy_precision precision)
 {
     uint32_t n = 0;
 
-    if (sy_dtype_is_quant(precision.weights))
+    if (sy_weights_are_told(precision.weights))
         snprintf(out[n++], SY_PRECISION_POLICY_BYTES, "%sweights=%s", prefix,
                  sy_weights_name(precision.weights));
     if (precision.activations != SY_ACT_F32)

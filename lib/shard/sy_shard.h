@@ -15,7 +15,7 @@
 typedef struct sy_shard_identity {
     uint64_t content; /* XXH3 64 of the bytes of gate, up, down as they are held, row-major in this
                          order, then of their biases: the checkpoint's own weights, as they read,
-                         or those rows rounded to blocks */
+                         or as they are encoded, or those rows rounded to blocks */
     uint64_t probe;   /* XXH3 64 of its output (fp32) for one fixed row that every build knows
                          (sy_shard_identity.c); 0: not probed */
 } sy_shard_identity;
@@ -42,7 +42,7 @@ typedef struct sy_shard_store sy_shard_store;
 
 /* precision: how every shard is held and computed. memory_bytes_max: of host memory; loads that
  * would pass it are refused (0: no limit). The model is borrowed and outlives the store; so do the
- * homes that its shards are put on. */
+ * homes that its shards are put on. SY_EINVAL: as sy_shard_check_weights. */
 SY_MUST_USE sy_status sy_shard_store_open(sy_shard_store **out, const sy_model *model,
                                           sy_precision precision, uint64_t memory_bytes_max,
                                           sy_error *err);
@@ -60,8 +60,8 @@ SY_MUST_USE sy_status sy_shard_load(sy_shard_store *store, uint32_t layer, uint3
  * each a matrix of one column of f32, whatever the checkpoint stores. */
 enum { SY_SHARD_MATRICES = 3, SY_SHARD_PARTS_MAX = 6 };
 /* How the bytes of the parts lie, row after row. What the checkpoint stores, as sy_tensor_read
- * gives it, is one form, what a store with rounded weights holds, exports and takes from others is
- * another. */
+ * gives it, is one form, what a store with rounded or encoded weights holds, exports and takes from
+ * others is another. */
 typedef struct sy_shard_form {
     uint32_t n; /* 3, or 6 with biases; 0: there is no such shard */
     sy_dtype dtype[SY_SHARD_PARTS_MAX];
@@ -70,6 +70,15 @@ typedef struct sy_shard_form {
 /* weights: as sy_precision has it; SY_DTYPE_NONE: the checkpoint's form. layer, expert: any. */
 void sy_shard_form_of(sy_shard_form *out, const sy_model *model, sy_dtype weights, uint32_t layer,
                       uint32_t expert);
+/* The weights whose form sy_shard_add_from_checkpoint counts by: what is kept encoded is taken as
+ * it is, all else as it reads. */
+static inline sy_dtype sy_shard_read_as(sy_dtype weights)
+{
+    return sy_dtype_is_encoded(weights) ? weights : SY_DTYPE_NONE;
+}
+/* SY_EINVAL (SHARD_FORM): an encoded type, and not one matrix of any expert is stored so. */
+SY_MUST_USE sy_status sy_shard_check_weights(const sy_model *model, sy_dtype weights,
+                                             sy_error *err);
 /* Of all parts, one after the other; 0 when there are none, or so large that they overflow. */
 uint64_t sy_shard_form_bytes(const sy_shard_form *form);
 
@@ -116,8 +125,9 @@ SY_MUST_USE sy_status sy_shard_add_from_checkpoint(sy_shard_builder *builder, si
  * unpacked again, and the probe with these kernels and the store's activations, compared bit by bit
  * with the reference ones (on an even choice of output panels, when the shard is large).
  * On a GPU the probe is the device's own and is compared with a reference in double precision; the
- * kernels are not asked. After a direct copy, the devices' hashes must agree, and the bits of the
- * probes where the arithmetic is the same; the content is the source's.
+ * kernels are not asked. After a direct copy within this process, the devices' hashes must agree,
+ * and the bits of the probes where the arithmetic is the same; the content is the source's. After
+ * one from another process all of this is asked.
  * SY_EDATALOSS: what lies in memory is not what was added (SHARD_CORRUPT), or the kernels differ
  * (SHARD_PROBE). */
 SY_MUST_USE sy_status sy_shard_verify(sy_shard_builder *builder, sy_shard_identity *out,

@@ -114,7 +114,7 @@ sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store, s
     sy_status st;
 
     *out = NULL;
-    if (precision.weights != SY_DTYPE_NONE) {
+    if (precision.weights != sy_shard_read_as(precision.weights)) {
         st = check_stored(model, precision.weights, layer, expert, err);
         if (st != SY_OK) return st;
     }
@@ -122,7 +122,7 @@ sy_status sy_shard_builder_open(sy_shard_builder **out, sy_shard_store *store, s
     if (b == NULL) goto no_memory;
     b->store = store;
     b->model = model;
-    sy_shard_form_of(&b->stored, model, SY_DTYPE_NONE, layer, expert);
+    sy_shard_form_of(&b->stored, model, sy_shard_read_as(precision.weights), layer, expert);
     sy_shard_form_of(&b->held, model, precision.weights, layer, expert);
     b->in = &b->held;
     b->total_bytes = sy_shard_form_bytes(b->in);
@@ -150,8 +150,10 @@ no_memory:
 void sy_shard_builder_free(sy_shard_builder *builder)
 {
     if (builder == NULL) return;
-    if (builder->shard != NULL && builder->shard->home != NULL)
+    if (builder->shard != NULL && builder->shard->home != NULL) {
+        sy_shard_home_close_remote(builder->shard->home, builder->remote);
         sy_shard_home_settle(builder->shard->home, builder->shard->slot);
+    }
     sy_shard_free(builder->shard);
     if (builder->source != NULL) sy_shard_put(builder->store, builder->source);
     sy_digest_free(builder->digest);
@@ -175,14 +177,15 @@ static sy_status refuse_form(const sy_shard_form *form, const sy_shard_form *own
                                    : "without biases, but this model's experts have some");
     while (i + 1 < own->n && is_part_of(form, own, i)) i++;
     const int same_shape = form->rows[i] == own->rows[i] && form->cols[i] == own->cols[i];
-    const int rounded = sy_dtype_is_quant(form->dtype[i]) || sy_dtype_is_quant(own->dtype[i]);
+    /* What a model is stored as reads as plain elements: blocks are a matter of the option. */
+    const int is_chosen = sy_dtype_bytes(form->dtype[i]) == 0 || sy_dtype_bytes(own->dtype[i]) == 0;
     return sy_shard_refuse(&shard, SY_EINVAL, "SHARD_FORM", err,
                            "%s is %s [%u,%u], but this %s has %s [%u,%u]: %s", part_name[i],
                            sy_dtype_name(form->dtype[i]), form->rows[i], form->cols[i],
-                           same_shape && rounded ? "node" : "model", sy_dtype_name(own->dtype[i]),
+                           same_shape && is_chosen ? "node" : "model", sy_dtype_name(own->dtype[i]),
                            own->rows[i], own->cols[i],
-                           same_shape && rounded ? "start both nodes with the same --weights"
-                                                 : "the sender serves another checkpoint");
+                           same_shape && is_chosen ? "start both nodes with the same --weights"
+                                                   : "the sender serves another checkpoint");
 }
 
 static sy_status begin(sy_shard_builder **out, sy_shard_store *store, sy_shard_home *home,
@@ -229,14 +232,6 @@ static uint32_t panel_rows(const sy_shard_builder *b)
     return SY_MIN((uint32_t)SY_PANEL, b->held.rows[b->part] - (uint32_t)(b->panel * SY_PANEL));
 }
 
-/* The elements of n rows, those that fill up blocks among them. */
-static uint64_t elements(sy_dtype dtype, uint32_t n, uint32_t k)
-{
-    const uint64_t blocks = ((uint64_t)k + SY_QUANT_BLOCK - 1) / SY_QUANT_BLOCK;
-
-    return n * (sy_dtype_is_quant(dtype) ? blocks * SY_QUANT_BLOCK : k);
-}
-
 size_t sy_shard_builder_wants(const sy_shard_builder *b)
 {
     if (b->added_bytes == b->total_bytes) return 0;
@@ -281,7 +276,7 @@ static sy_status pack_panel(sy_shard_builder *b, const uint8_t *rows, sy_error *
     const sy_dtype dtype = b->in->dtype[b->part];
     const uint32_t n = panel_rows(b);
 
-    if (!sy_model_is_sound(b->model, rows, dtype, elements(dtype, n, w.k)))
+    if (!sy_model_are_sound(b->model, rows, dtype, n, w.k))
         return sy_shard_refuse(b->shard, SY_EDATALOSS, "SHARD_CORRUPT", err,
                                "a weight of %s is not a finite number, in rows %zu to %zu "
                                "(--allow-nan loads such weights)",
@@ -335,9 +330,9 @@ sy_status sy_shard_builder_choose(sy_shard_builder *b, const sy_shard_form *in, 
         return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err,
                                "it failed before: begin again");
     if (b->direct)
-        return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err,
-                               "it was begun with a copy from %s: begin again",
-                               sy_shard_home_name(b->source->home));
+        return sy_shard_refuse(
+            b->shard, SY_EPRECONDITION, NULL, err, "it was begun with a copy from %s: begin again",
+            b->is_offered ? "another process" : sy_shard_home_name(b->source->home));
     if (in == b->in || sy_shard_is_form_of(in, b->in)) return SY_OK;
     if (b->added_bytes > 0)
         return sy_shard_refuse(b->shard, SY_EPRECONDITION, NULL, err,
@@ -373,7 +368,7 @@ uint64_t sy_shard_added(const sy_shard_builder *builder)
     return builder->added_bytes;
 }
 
-/* A run of bytes of one part, as its tensor reads. */
+/* A run of bytes of one part, as its tensor reads, or as that has it encoded. */
 typedef struct piece {
     sy_shard_builder *builder;
     const sy_tensor *tensor;
@@ -394,7 +389,7 @@ static const uint8_t *rows_of(const piece *p)
 
     if (p->in_place) return p->tensor->data + p->row * row_bytes;
     if (b->part < SY_SHARD_MATRICES) {
-        sy_tensor_read(b->read, p->tensor, p->row, n_rows);
+        sy_tensor_read_as(b->read, p->tensor, b->in->dtype[b->part], p->row, n_rows);
     } else {
         sy_tensor_read(bias, p->tensor, p->row, n_rows);
         sy_dtype_widen((float *)(void *)b->read, bias, p->tensor->dtype, n_rows);

@@ -49,7 +49,7 @@ sy_status sy_shard_home_result(sy_shard_home *home, int result, const char *why,
 
 static int is_readable(sy_dtype dtype)
 {
-    return dtype == SY_BF16 || dtype == SY_Q8 || dtype == SY_Q4;
+    return dtype == SY_BF16 || sy_dtype_is_quant(dtype) || sy_dtype_is_encoded(dtype);
 }
 
 static sy_backend_weights weights_of(sy_dtype dtype)
@@ -57,6 +57,8 @@ static sy_backend_weights weights_of(sy_dtype dtype)
     switch (dtype) {
     case SY_Q8: return SY_BACKEND_Q8;
     case SY_Q4: return SY_BACKEND_Q4;
+    case SY_FP8: return SY_BACKEND_FP8;
+    case SY_MXFP4: return SY_BACKEND_MXFP4;
     default: return SY_BACKEND_BF16;
     }
 }
@@ -87,24 +89,35 @@ static survey survey_experts(const sy_model *model, sy_dtype weights)
     return s;
 }
 
-/* Every type, and what to do about those that the kernels do not read. */
-static sy_status refuse_weights(const survey *s, const char *name, sy_error *err)
+static int is_served(const survey *s)
+{
+    return s->is_uniform && (s->types & (s->types - 1)) == 0 && is_readable(s->form.dtype[0]);
+}
+
+/* What can be done about types that the kernels do not read. */
+static const char *remedy_for(const survey *s, const sy_model *model)
+{
+    const survey as_stored = survey_experts(model, SY_DTYPE_NONE);
+
+    if ((s->types & (1u << SY_Q8 | 1u << SY_Q4)) != 0) return "cpu:N"; /* rounded already */
+    return is_served(&as_stored) ? "--weights as-stored, q8 or q4, or cpu:N"
+                                 : "--weights q8 or q4, or cpu:N";
+}
+
+static sy_status refuse_weights(const survey *s, const sy_shard_home_config *config, sy_error *err)
 {
     char types[64] = "";
-    int is_rounded = 0;
     size_t at = 0;
 
     for (unsigned t = 0; t < 8 * sizeof(s->types); t++) {
         if ((s->types >> t & 1) == 0) continue;
         at += (size_t)snprintf(types + at, sizeof(types) - at, "%s%s", at > 0 ? ", " : "",
                                sy_dtype_name((sy_dtype)t));
-        is_rounded |= sy_dtype_is_quant((sy_dtype)t);
     }
-    sy_error_set(
-        err, SY_EUNIMPLEMENTED,
-        "the experts are held as %s, and the kernels of %s read experts that are all bf16, "
-        "all q8 or all q4: %s",
-        types, name, is_rounded ? "use cpu:N" : "use --weights q8 or q4, or cpu:N");
+    sy_error_set(err, SY_EUNIMPLEMENTED,
+                 "the experts are held as %s, and the kernels of %s read experts that are all "
+                 "bf16, all q8, all q4, all fp8 or all mxfp4: use %s",
+                 types, config->name, remedy_for(s, config->model));
     sy_error_where(err, "DEVICE_WEIGHTS", -1, -1, NULL);
     return SY_EUNIMPLEMENTED;
 }
@@ -118,8 +131,7 @@ static sy_status check_model(sy_shard_form *out, const sy_shard_home_config *con
         sy_error_where(err, "DEVICE_WEIGHTS", -1, -1, NULL);
         return SY_EUNIMPLEMENTED;
     }
-    if (!s.is_uniform || (s.types & (s.types - 1)) != 0 || !is_readable(s.form.dtype[0]))
-        return refuse_weights(&s, config->name, err);
+    if (!is_served(&s)) return refuse_weights(&s, config, err);
     *out = s.form;
     return SY_OK;
 }

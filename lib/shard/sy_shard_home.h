@@ -26,7 +26,10 @@ typedef struct sy_shard_home_config {
 
 /* Takes all the device memory that it will ever need. SY_EUNIMPLEMENTED (DEVICE_WEIGHTS): the
  * experts are held in a type that the device's kernels do not read, each is named; SY_ENOMEM
- * (DEVICE_MEMORY): not one shard has room, with figures; SY_EUNAVAILABLE, SY_EIO. */
+ * (DEVICE_MEMORY): not one shard has room, with figures; SY_EUNAVAILABLE, SY_EIO.
+ * Of fp8 a device has one factor for 128 rows by 128 inputs: a shard whose rows [128 i, 128 i +
+ * 128) of a matrix have different ones is refused as its bytes come in, SY_EUNIMPLEMENTED
+ * (DEVICE_WEIGHTS). */
 SY_MUST_USE sy_status sy_shard_home_open(sy_shard_home **out, const sy_shard_home_config *config,
                                          sy_error *err);
 /* No shard of it is in any store, no batch under way; accepts NULL. */
@@ -36,6 +39,7 @@ const char *sy_shard_home_name(const sy_shard_home *home);
 /* "bf16-mma/1:sm_90": what bits depend on besides weights and input. Lives as long as the home. */
 const char *sy_shard_home_arithmetic(const sy_shard_home *home);
 uint32_t sy_shard_home_slots(const sy_shard_home *home);
+uint64_t sy_shard_home_slot_bytes(const sy_shard_home *home);
 uint64_t sy_shard_home_bytes_max(const sy_shard_home *home); /* of all slots */
 uint64_t sy_shard_home_bytes(const sy_shard_home *home);     /* of those that are taken */
 /* 1: the device is of no more use to this process; why, with the reason for machines. */

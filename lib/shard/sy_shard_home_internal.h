@@ -45,7 +45,6 @@ sy_status sy_shard_home_result(sy_shard_home *home, int result, const char *why,
 void sy_shard_home_lose(sy_shard_home *home, const char *why);
 
 const sy_shard_form *sy_shard_home_form(const sy_shard_home *home);
-uint64_t sy_shard_home_slot_bytes(const sy_shard_home *home);
 
 /* ---- slots ---- */
 
@@ -57,6 +56,8 @@ void sy_shard_home_settle(sy_shard_home *home, uint32_t slot);
 
 /* ---- weights (sy_shard_home_rows.c): as the backend's calls of these names ---- */
 
+/* SY_EUNIMPLEMENTED (DEVICE_WEIGHTS): rows of fp8 that do not share factors as the device needs it.
+ */
 SY_MUST_USE sy_status sy_shard_home_write(sy_shard_home *home, uint32_t slot, unsigned part,
                                           uint32_t row, uint32_t n_rows, const void *rows,
                                           sy_error *err);
@@ -77,6 +78,15 @@ SY_MUST_USE sy_status sy_shard_home_export(size_t *n_read, void *dst, const sy_s
 /* XXH3 of all rows, read back from the device. */
 SY_MUST_USE sy_status sy_shard_home_content(uint64_t *out, const sy_shard *shard, sy_error *err);
 void sy_shard_home_flip_bit(const sy_shard *shard);
+
+/* ---- other processes (sy_shard_home_remote.c): as the backend's calls of these names ---- */
+
+SY_MUST_USE sy_status sy_shard_home_import(sy_backend_remote **out, sy_shard_home *home,
+                                           const sy_backend_export *from, sy_error *err);
+void sy_shard_home_close_remote(sy_shard_home *home, sy_backend_remote *remote); /* accepts NULL */
+SY_MUST_USE sy_status sy_shard_home_pull(sy_shard_home *to, uint32_t to_slot,
+                                         sy_backend_remote *from, uint32_t from_slot,
+                                         uint64_t offset, uint64_t n, sy_error *err);
 
 /* ---- is it right? ---- */
 

@@ -9,14 +9,26 @@
 /* What a content hash reads back at once, about. */
 #define READ_BYTES ((size_t)1 << 20)
 
+/* The one thing about rows that a device may have to refuse. */
+static sy_status refuse_factors(const sy_shard_home *home, const char *why, sy_error *err)
+{
+    sy_error_set(err, SY_EUNIMPLEMENTED,
+                 "%s cannot hold these weights as fp8: %s: --weights as-stored would do",
+                 home->name, why);
+    sy_error_where(err, "DEVICE_WEIGHTS", -1, -1, NULL);
+    return SY_EUNIMPLEMENTED;
+}
+
 sy_status sy_shard_home_write(sy_shard_home *home, uint32_t slot, unsigned part, uint32_t row,
                               uint32_t n_rows, const void *rows, sy_error *err)
 {
     char why[SY_BACKEND_WHY_BYTES] = "";
 
     if (sy_shard_home_lost(home, err)) return SY_EUNAVAILABLE;
-    return sy_shard_home_result(
-        home, home->backend->slot_write(home->pool, slot, part, row, n_rows, rows, why), why, err);
+    const int result = home->backend->slot_write(home->pool, slot, part, row, n_rows, rows, why);
+    if (result == SY_BACKEND_EINVAL && part < SY_SHARD_MATRICES && home->form.dtype[part] == SY_FP8)
+        return refuse_factors(home, why, err);
+    return sy_shard_home_result(home, result, why, err);
 }
 
 sy_status sy_shard_home_flush(sy_shard_home *home, uint32_t slot, sy_error *err)
@@ -162,6 +174,18 @@ sy_status sy_shard_home_content(uint64_t *out, const sy_shard *shard, sy_error *
     return st;
 }
 
+/* Of the row's first weight: its sign, or where that may be a zero's, its largest step. */
+static void flip_bit_of(uint8_t *row, sy_dtype dtype)
+{
+    switch (dtype) {
+    case SY_Q8:
+    case SY_Q4: row[sizeof(uint16_t)] ^= 0x80; break;
+    case SY_FP8: row[0] ^= 0x40; break;
+    case SY_MXFP4: row[0] ^= 0x04; break;
+    default: row[1] ^= 0x80;
+    }
+}
+
 void sy_shard_home_flip_bit(const sy_shard *shard)
 {
     enum { UP = 1 };
@@ -172,7 +196,7 @@ void sy_shard_home_flip_bit(const sy_shard *shard)
     pthread_mutex_lock(&home->reads);
     st = read_locked(home->block, home, shard->slot, UP, 0, n_rows, NULL);
     if (st == SY_OK) {
-        home->block[sy_dtype_is_quant(shard->up.dtype) ? sizeof(uint16_t) : 1] ^= 0x80;
+        flip_bit_of(home->block, shard->up.dtype);
         st = sy_shard_home_write(home, shard->slot, UP, 0, n_rows, home->block, NULL);
     }
     if (st == SY_OK) sy_shard_home_settle(home, shard->slot);

@@ -3,7 +3,9 @@
  *
  * The rows of the known expert's matrices are chosen, by a hash of the row's number, among a few
  * variants, so that its reference takes no longer than so many rows: every element of every output
- * is checked. A row in the wrong place, a wrong input of a row, or a wrong scale all show. */
+ * is checked. A row in the wrong place, a wrong input of a row, or a wrong scale all show.
+ * Of fp8, rows have factors in common: those of a variant times a power of two that the block of
+ * rows has, so that a product is known from its variant's. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,14 +54,58 @@ static float bias_of(const self_test *t, unsigned part, uint32_t row)
     return noise(16 + part, row) / 4;
 }
 
-static const uint8_t *row_of(const self_test *t, unsigned part, uint32_t row)
+/* What a row's weights are in units of its variant's: another number for each of three blocks, and
+ * for the parts of a block. */
+static float power_of(const self_test *t, unsigned part, uint32_t row)
+{
+    static const float power[] = {0.5f, 1, 2};
+
+    if (t->home->form.dtype[0] != SY_FP8) return 1;
+    return power[(part + row / SY_FP8_BLOCK) % SY_COUNT_OF(power)];
+}
+
+/* to: gets the row as it is held. */
+static void make_row(const self_test *t, uint8_t *to, unsigned part, uint32_t row)
 {
     const unsigned kind = part == DOWN;
+    const size_t row_bytes = t->row_bytes[kind];
+    const float power = power_of(t, part, row);
 
-    return t->variant[kind] + variant_of(part, row) * t->row_bytes[kind];
+    memcpy(to, t->variant[kind] + variant_of(part, row) * row_bytes, row_bytes);
+    if (t->home->form.dtype[0] != SY_FP8) return;
+    for (uint8_t *at = to + (kind == 0 ? t->H : t->F); at < to + row_bytes; at += sizeof(float)) {
+        float factor;
+        memcpy(&factor, at, sizeof(factor));
+        factor *= power;
+        memcpy(at, &factor, sizeof(factor));
+    }
 }
 
 /* ---- the expert ---- */
+
+/* fp8: every block of inputs has a factor of its own, the same in all variants. */
+static void encode_fp8(uint8_t *row, const float *wide, uint32_t k, float scale, unsigned kind)
+{
+    const float least = scale / 256; /* codes reach 448 */
+
+    for (uint32_t i = 0; i < k; i++) {
+        const uint32_t block = i / SY_FP8_BLOCK;
+        const float factor = least * (1.5f + noise(8 + kind, block) / 2);
+        row[i] = sy_f32_to_f8_e4m3(wide[i] / factor);
+        memcpy(row + k + block * sizeof(factor), &factor, sizeof(factor));
+    }
+}
+
+/* mxfp4: any codes, under one of two factors: what they mean is of about the right size. */
+static void encode_mxfp4(uint8_t *row, uint32_t k, float scale, uint64_t seed)
+{
+    const uint32_t n_blocks = (k + SY_QUANT_BLOCK - 1) / SY_QUANT_BLOCK;
+    const uint32_t n_codes = n_blocks * (SY_QUANT_BLOCK / 2);
+
+    for (uint32_t i = 0; i < n_codes; i++) row[i] = (uint8_t)sy_splitmix64(seed << 32 | i);
+    for (uint32_t i = 0; i < n_blocks; i++)
+        row[n_codes + i] = (uint8_t)(127 + ilogbf(scale) - 3 + (int)(sy_splitmix64(seed + i) % 2));
+}
 
 static sy_status make_variants(const self_test *t, unsigned kind)
 {
@@ -73,11 +119,15 @@ static sy_status make_variants(const self_test *t, unsigned kind)
         if (sy_dtype_is_quant(dtype)) {
             const sy_status st = sy_quantize_rows(row, dtype, t->wide, SY_F32, 1, k);
             if (st != SY_OK) return st;
-            continue;
-        }
-        for (uint32_t i = 0; i < k; i++) {
-            const uint16_t value = sy_f32_to_bf16(t->wide[i]);
-            memcpy(row + i * sizeof(value), &value, sizeof(value));
+        } else if (dtype == SY_FP8) {
+            encode_fp8(row, t->wide, k, scale, kind);
+        } else if (dtype == SY_MXFP4) {
+            encode_mxfp4(row, k, scale, (uint64_t)kind << 8 | v);
+        } else {
+            for (uint32_t i = 0; i < k; i++) {
+                const uint16_t value = sy_f32_to_bf16(t->wide[i]);
+                memcpy(row + i * sizeof(value), &value, sizeof(value));
+            }
         }
     }
     return SY_OK;
@@ -90,9 +140,10 @@ static void make_rows(const self_test *t, unsigned part, uint32_t row, uint32_t 
 
     for (uint32_t i = 0; i < n; i++) {
         const float bias = bias_of(t, part, row + i);
-        const void *from =
-            part < SY_SHARD_MATRICES ? row_of(t, part, row + i) : (const void *)&bias;
-        memcpy(t->rows + i * row_bytes, from, row_bytes);
+        if (part < SY_SHARD_MATRICES)
+            make_row(t, t->rows + i * row_bytes, part, row + i);
+        else
+            memcpy(t->rows + i * row_bytes, &bias, sizeof(bias));
     }
 }
 
@@ -151,6 +202,13 @@ static void dot_variants(const self_test *t, float *out, unsigned kind, const fl
                                         t->wide);
 }
 
+/* Of a row whose variant gives dot[]. */
+static float product_of(const self_test *t, const float *dot, unsigned part, uint32_t row)
+{
+    return dot[variant_of(part, row)] * power_of(t, part, row) +
+           bias_of(t, SY_SHARD_MATRICES + part, row);
+}
+
 static void make_reference(const self_test *t)
 {
     float dot[VARIANTS];
@@ -158,13 +216,11 @@ static void make_reference(const self_test *t)
     for (uint32_t token = 0; token < TOKENS; token++) {
         dot_variants(t, dot, 0, t->x + (size_t)token * t->H);
         for (uint32_t i = 0; i < t->F; i++)
-            t->h[i] = sy_shard_reference_mlp(
-                t->home, dot[variant_of(GATE, i)] + bias_of(t, SY_SHARD_MATRICES + GATE, i),
-                dot[variant_of(UP, i)] + bias_of(t, SY_SHARD_MATRICES + UP, i));
+            t->h[i] = sy_shard_reference_mlp(t->home, product_of(t, dot, GATE, i),
+                                             product_of(t, dot, UP, i));
         dot_variants(t, dot, 1, t->h);
         for (uint32_t i = 0; i < t->H; i++)
-            t->want[(size_t)token * t->H + i] =
-                dot[variant_of(DOWN, i)] + bias_of(t, SY_SHARD_MATRICES + DOWN, i);
+            t->want[(size_t)token * t->H + i] = product_of(t, dot, DOWN, i);
     }
 }
 

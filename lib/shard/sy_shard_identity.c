@@ -65,33 +65,76 @@ static sy_status verify_on_home(sy_shard_builder *b, sy_error *err)
     return st == SY_OK ? sy_shard_home_probe(&shard->identity.probe, shard, err) : st;
 }
 
+/* Where a slot's bytes came from directly, and what it was said to be there. */
+typedef struct origin {
+    const char *name;
+    sy_shard_identity identity;
+    uint64_t home_hash;
+    int is_same_arithmetic;
+} origin;
+
+static origin origin_of(const sy_shard_builder *b)
+{
+    const char *own = sy_shard_home_arithmetic(b->shard->home);
+
+    if (b->is_offered)
+        return (origin){"another process's GPU", b->offer.identity, b->offer.home_hash, 1};
+    return (origin){sy_shard_home_name(b->source->home), b->source->identity, b->source->home_hash,
+                    strcmp(own, sy_shard_home_arithmetic(b->source->home)) == 0};
+}
+
+static sy_status refuse_content(const sy_shard_builder *b, const origin *from, sy_error *err)
+{
+    return sy_shard_refuse(b->shard, SY_EDATALOSS, "SHARD_CORRUPT", err,
+                           "%s said that its content is %016llx, and what came from there has "
+                           "%016llx",
+                           from->name, (unsigned long long)from->identity.content,
+                           (unsigned long long)b->shard->identity.content);
+}
+
+/* What a copy of this process was said to be, this process has seen; of another's it has the word
+ * alone. So its rows are read back and hashed, and its output held against the reference, as if
+ * they had come as bytes. */
+static sy_status check_identity(sy_shard_builder *b, const origin *from, sy_error *err)
+{
+    sy_shard *shard = b->shard;
+    sy_status st;
+
+    shard->identity.content = from->identity.content;
+    if (b->is_offered) {
+        st = sy_shard_home_content(&shard->identity.content, shard, err);
+        if (st != SY_OK) return st;
+        if (shard->identity.content != from->identity.content) return refuse_content(b, from, err);
+    }
+    if (b->is_offered || !from->is_same_arithmetic)
+        return sy_shard_home_probe(&shard->identity.probe, shard, err);
+    return sy_shard_home_output(&shard->identity.probe, NULL, shard, err);
+}
+
 /* What came directly is what the source has if the devices' hashes agree. Where their arithmetic is
  * the same, so are the bits of the probe, which the source's reference stands for. */
 static sy_status verify_copy(sy_shard_builder *b, sy_error *err)
 {
-    const sy_shard *from = b->source;
+    const origin from = origin_of(b);
     sy_shard *shard = b->shard;
     const char *home = sy_shard_home_name(shard->home);
-    const int is_same =
-        strcmp(sy_shard_home_arithmetic(shard->home), sy_shard_home_arithmetic(from->home)) == 0;
     sy_status st = sy_shard_home_flush(shard->home, shard->slot, err);
 
     if (st == SY_OK) st = sy_shard_home_hash(&shard->home_hash, shard->home, shard->slot, err);
     if (st != SY_OK) return st;
-    if (shard->home_hash != from->home_hash)
+    if (shard->home_hash != from.home_hash)
         return sy_shard_refuse(shard, SY_EDATALOSS, "SHARD_CORRUPT", err,
                                "on %s it hashed to %016llx when it was verified, its copy on %s "
                                "hashes to %016llx: the copy or the memory of a device is damaged",
-                               sy_shard_home_name(from->home), (unsigned long long)from->home_hash,
-                               home, (unsigned long long)shard->home_hash);
-    shard->identity.content = from->identity.content;
-    if (!is_same) return sy_shard_home_probe(&shard->identity.probe, shard, err);
-    st = sy_shard_home_output(&shard->identity.probe, NULL, shard, err);
-    if (st != SY_OK || shard->identity.probe == from->identity.probe) return st;
+                               from.name, (unsigned long long)from.home_hash, home,
+                               (unsigned long long)shard->home_hash);
+    st = check_identity(b, &from, err);
+    if (st != SY_OK || !from.is_same_arithmetic || shard->identity.probe == from.identity.probe)
+        return st;
     return sy_shard_refuse(shard, SY_EDATALOSS, "SHARD_PROBE", err,
                            "%s computes other bits than %s from the same weights: do not serve "
                            "from it before it is checked (switchyard devices --measure)",
-                           home, sy_shard_home_name(from->home));
+                           home, from.name);
 }
 
 sy_status sy_shard_verify(sy_shard_builder *builder, sy_shard_identity *out,
@@ -126,7 +169,7 @@ void sy_shard_flip_bit(const sy_shard *shard)
     if (shard->home != NULL)
         sy_shard_home_flip_bit(shard);
     else
-        first[sy_dtype_is_quant(dtype) ? 0 : sy_dtype_bytes(dtype) - 1] ^= 0x80;
+        first[SY_MAX(sy_dtype_bytes(dtype), (size_t)1) - 1] ^= 0x80; /* of blocks, the first byte */
 }
 
 sy_status sy_shard_identify(sy_shard_identity *out, const sy_model *model, sy_precision precision,

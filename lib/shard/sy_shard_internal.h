@@ -5,6 +5,7 @@
 
 #include "sy_digest.h"
 #include "sy_shard.h"
+#include "sy_shard_remote.h"
 
 /* What stands in the way of a claim. */
 typedef enum sy_shard_claiming {
@@ -52,14 +53,14 @@ int sy_shard_exists(const sy_model *model, uint32_t layer, uint32_t expert);
 struct sy_shard_builder {
     sy_shard_store *store; /* NULL: the shard is only identified, never published */
     const sy_model *model;
-    sy_shard *shard;                   /* owned */
-    sy_shard_form held, stored;        /* as it lies in memory; as the checkpoint has it */
-    const sy_shard_form *in;           /* which of them the bytes have that come in */
+    sy_shard *shard;            /* owned */
+    sy_shard_form held, stored; /* as it lies in memory; as the checkpoint's tensors give it */
+    const sy_shard_form *in;    /* which of them the bytes have that come in */
     uint64_t total_bytes, added_bytes; /* of it */
     unsigned part; /* where the next byte goes: part, panel, byte of that panel's rows */
     size_t panel, staged_bytes;
     uint8_t *stage;          /* the rows of one panel, of either form */
-    uint8_t *read;           /* the same, as the checkpoint's tensor reads */
+    uint8_t *read;           /* the same, from the checkpoint's tensor */
     uint8_t *rounded;        /* the rows of one panel, as held */
     sy_digest_state *digest; /* of the bytes as held */
     int failed;              /* an add ended in the middle */
@@ -67,6 +68,10 @@ struct sy_shard_builder {
     const sy_shard *source; /* with a reference: the copy that bytes come from; else NULL */
     uint64_t copied_bytes;  /* of its slot, where they come directly: added_bytes is their share */
     int direct;             /* none of them passes through the host */
+    /* The same from another process, in place of source: */
+    int is_offered;
+    sy_shard_offer offer;
+    sy_backend_remote *remote; /* until all of them are there */
 };
 /* The builder behind sy_shard_begin_on: store may be NULL. Takes a slot, if it is for a home, but
  * does not claim; the model has the shard. */

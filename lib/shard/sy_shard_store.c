@@ -35,9 +35,12 @@ sy_status sy_shard_store_open(sy_shard_store **out, const sy_model *model, sy_pr
                               uint64_t memory_bytes_max, sy_error *err)
 {
     const sy_model_desc *desc = sy_model_describe(model);
-    sy_shard_store *store = calloc(1, sizeof(*store));
+    const sy_status st = sy_shard_check_weights(model, precision.weights, err);
+    sy_shard_store *store;
 
     *out = NULL;
+    if (st != SY_OK) return st;
+    store = calloc(1, sizeof(*store));
     if (store != NULL)
         store->table = calloc((size_t)desc->n_layers * desc->n_experts, sizeof(slot));
     if (store == NULL || store->table == NULL) {

@@ -138,13 +138,31 @@ typedef struct sy_node_state {
 
 /* A shard on its way from one node to another: the bytes of gate, up and down as they are held,
  * row-major, one after the other, then those of their biases. */
-#define SY_WIRE_CHUNK_MAX   (4u << 20)
-#define SY_WIRE_TENSORS_MAX 6u
+#define SY_WIRE_CHUNK_MAX    (4u << 20)
+#define SY_WIRE_TENSORS_MAX  6u
+#define SY_WIRE_HANDLE_BYTES 64u
+/* A process on the giver's machine that may read the shard out of a GPU's memory. */
+typedef struct sy_slot_taker {
+    uint64_t pid;
+    uint32_t fd;
+    uint8_t key[SY_WIRE_SHARED_KEY_BYTES];
+    uint64_t bytes;         /* of the memory by which it shows who it is; 0: there is no taker */
+    const char *arithmetic; /* of the GPU that the shard goes to */
+    uint64_t slot_bytes;    /* of a slot there, >= 1 */
+} sy_slot_taker;
+/* Where a shard lies in the giver's GPU. */
+typedef struct sy_chunk_slot {
+    uint8_t handle[SY_WIRE_HANDLE_BYTES];
+    uint64_t slot_bytes;    /* 0: it does not say, and there are data */
+    uint32_t n_slots, slot; /* slot < n_slots */
+    uint64_t home_hash;
+} sy_chunk_slot;
 typedef struct sy_fetch_request {
     const char *model;
     uint32_t layer, expert;
-    uint64_t offset;       /* where to go on */
+    uint64_t offset;       /* where to go on; 0 with a taker */
     uint64_t content_hash; /* of what has been read so far; 0: any. Another: SY_EPRECONDITION */
+    sy_slot_taker taker;
 } sy_fetch_request;
 typedef struct sy_shard_chunk {
     uint32_t layer, expert;
@@ -156,6 +174,7 @@ typedef struct sy_shard_chunk {
     uint32_t rows[SY_WIRE_TENSORS_MAX], cols[SY_WIRE_TENSORS_MAX];
     const void *data; /* [n_bytes], 1..SY_WIRE_CHUNK_MAX; offset + n_bytes <= total_bytes */
     size_t n_bytes;
+    sy_chunk_slot slot; /* in place of data: offset and n_bytes are 0 */
 } sy_shard_chunk;
 
 typedef struct sy_sampling_params {

@@ -140,7 +140,7 @@ typedef struct expert {
     uint32_t n_loaders;
     uint64_t load_bytes_per_s;  /* while messages come; 0: no limit */
     _Atomic int64_t message_us; /* when the last one came */
-    int shares_memory;          /* with clients on this host */
+    int shares_memory;          /* with clients and nodes on this host */
     int load_from_peers;        /* first; the checkpoint is the second choice then */
     int64_t linger_us;
     int64_t device_timeout_us; /* a GPU that gets no further for so long is lost */
@@ -159,6 +159,7 @@ typedef struct expert {
     sy_metric *rows, *messages, *batches, *seconds, *errors;
     sy_metric *resident, *lingering, *failed, *loading, *memory;
     sy_metric *loads, *fetches, *copies, *load_failures, *left;
+    sy_metric *fetched[2], *fetched_bytes[2]; /* as bytes, by CUDA IPC */
 } expert;
 
 /* ---- the table (expert_residency.c) ---- */

@@ -76,17 +76,6 @@ static sy_status check_arithmetic(const expert_device *first, const expert_devic
     return SY_EINVAL;
 }
 
-/* The reason stands behind the text, as where --devices is checked. */
-static void show_reason(sy_error *err)
-{
-    size_t n;
-
-    sy_error_prefix(err, "--devices");
-    n = strlen(err->message);
-    if (err->reason[0] != '\0')
-        snprintf(err->message + n, sizeof(err->message) - n, " (%s)", err->reason);
-}
-
 static sy_status open_device(expert *self, const sy_device *name, uint32_t n_devices,
                              unsigned threads, sy_error *err)
 {
@@ -105,7 +94,7 @@ static sy_status open_device(expert *self, const sy_device *name, uint32_t n_dev
     }
     st = open_gpu(self, device, name, n_devices, err);
     if (st == SY_OK) st = check_arithmetic(&self->device[0], device, err);
-    if (st != SY_OK) show_reason(err);
+    if (st != SY_OK) sy_devices_name_option(err, "--devices");
     return st;
 }
 

@@ -1,6 +1,11 @@
 /* expert_fetch.c - the taking side of FetchShard: asks sources one after another until a shard is
  * whole, goes on where a connection was lost, and believes nothing that it has not checked. A
- * blocking call cannot watch its own time, so one thread a node does that for all that run. */
+ * blocking call cannot watch its own time, so one thread a node does that for all that run.
+ *
+ * A source that says where the shard lies in a GPU of this machine keeps it there until it is told
+ * that the copy is done, or believes that nobody copies any more; it may die, too. Nothing here
+ * finds out whether it kept its word while the copy ran, because the copy's hash does: if the slot
+ * got another shard, or its memory was gone, what came is not what was announced. */
 #include "expert_fetch.h"
 
 #include <pthread.h>
@@ -10,6 +15,9 @@
 
 #include "sy_clock.h"
 #include "sy_digest.h"
+#include "sy_log.h"
+#include "sy_shard_remote.h"
+#include "sy_shm.h"
 #include "sy_wire.h"
 
 #define STALL_DEFAULT_US ((int64_t)5 * 1000000)
@@ -20,6 +28,8 @@
 #define SOURCES_MAX      64
 #define MESSAGE_BYTES    ((size_t)SY_WIRE_CHUNK_MAX + 4096)
 #define DETAIL_BYTES     2048
+#define STEP_DEFAULT     ((size_t)1 << 20)
+#define SLOT_LOG_US      ((int64_t)10 * 1000000)
 
 _Static_assert(SY_SHARD_PARTS_MAX == SY_WIRE_TENSORS_MAX, "a form is copied as it is");
 
@@ -37,6 +47,7 @@ typedef struct watched {
 
 struct expert_fetcher {
     expert_fetcher_config config;
+    sy_shm *shown; /* by which givers see who asks; NULL: no slots */
     pthread_t thread;
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t wake;
@@ -47,10 +58,11 @@ struct expert_fetcher {
 /* What a source's answer means for the fetch. */
 typedef enum outcome {
     COMPLETE,
-    AGAIN,   /* the connection was lost, or the peer is busy: what is here stays */
-    WITHOUT, /* it has not the shard: the others may */
-    WRONG,   /* its bytes or messages are wrong: so may be what it sent before */
-    FATAL    /* nothing that another source would change */
+    AGAIN,    /* the connection was lost, or the peer is busy: what is here stays */
+    WITHOUT,  /* it has not the shard: the others may */
+    WRONG,    /* its bytes or messages are wrong: so may be what it sent before */
+    BY_BYTES, /* what it offered came to nothing: it is to send the bytes */
+    FATAL     /* nothing that another source would change */
 } outcome;
 
 typedef struct taking {
@@ -60,7 +72,9 @@ typedef struct taking {
     sy_shard_builder *builder; /* NULL before the first chunk */
     sy_shard_chunk first;      /* what that one announced; its data is not kept */
     int64_t late_us;
-    size_t source;  /* the one that is asked */
+    size_t source;     /* the one that is asked */
+    uint64_t by_bytes; /* those that are not asked for their slot any more */
+    int is_slot;    /* it is asked for its slot now, and if there is a builder, that is from it */
     sy_error wrong; /* the last one whose bytes were wrong: worth more than one that was absent */
 } taking;
 
@@ -166,10 +180,12 @@ static sy_status check_chunk(const taking *t, const sy_shard_chunk *c, sy_error 
         memcmp(c->rows, first->rows, sizeof(c->rows)) != 0 ||
         memcmp(c->cols, first->cols, sizeof(c->cols)) != 0)
         return sy_error_set(err, SY_EINVAL, "the shard's form changed on the way");
+    if (c->slot.slot_bytes != 0 && !t->is_slot)
+        return sy_error_set(err, SY_EINVAL, "offers a slot, which it was not asked for");
     if (c->offset != added(t))
         return sy_error_set(err, SY_EINVAL, "sent the bytes from %llu on, not from %llu",
                             (unsigned long long)c->offset, (unsigned long long)added(t));
-    if (sy_digest(c->data, c->n_bytes) != c->chunk_hash)
+    if (c->slot.slot_bytes == 0 && sy_digest(c->data, c->n_bytes) != c->chunk_hash)
         return sy_error_set(err, SY_EDATALOSS, "the bytes from %llu on were damaged on the way",
                             (unsigned long long)c->offset);
     return SY_OK;
@@ -191,6 +207,55 @@ static outcome begin(taking *t, const sy_shard_chunk *c, sy_error *err)
     return COMPLETE;
 }
 
+static int is_stopped(const taking *t)
+{
+    return t->job->stop != NULL && atomic_load(t->job->stop) != 0;
+}
+
+static outcome too_late(const taking *t, sy_error *err)
+{
+    const expert_source *source = &t->job->source[t->source];
+
+    sy_error_clear(err);
+    sy_error_set(err, SY_EDEADLINE, "layer %u expert %u: %llu bytes are here after %lld s, from %s",
+                 t->job->layer, t->job->expert, (unsigned long long)added(t),
+                 (long long)(t->fetcher->config.total_us / 1000000), source->node);
+    sy_error_where(err, NULL, (int32_t)t->job->layer, (int32_t)t->job->expert, source->node);
+    return FATAL;
+}
+
+static void tell_progress(const taking *t)
+{
+    if (t->job->progress != NULL)
+        t->job->progress(t->job->progress_arg, added(t), t->first.total_bytes);
+}
+
+/* All that lies there, copied by this node's GPU while the giver keeps it. */
+static outcome take_slot(taking *t, const sy_chunk_slot *slot, sy_error *err)
+{
+    sy_shard_offer offer = {.pool = {.slot_bytes = slot->slot_bytes, .n_slots = slot->n_slots},
+                            .slot = slot->slot,
+                            .home_hash = slot->home_hash,
+                            .identity = {t->first.content_hash, t->first.probe_hash}};
+    int done = 0;
+
+    memcpy(offer.pool.handle, slot->handle, sizeof(offer.pool.handle));
+    while (!done) {
+        sy_status st;
+
+        if (is_stopped(t)) {
+            sy_error_set(err, SY_ECANCELLED, "the fetch was stopped");
+            return FATAL;
+        }
+        if (sy_clock_us() >= t->late_us) return too_late(t, err);
+        st = sy_shard_add_from_offer(t->builder, &offer, t->fetcher->config.slot_step_bytes, &done,
+                                     err);
+        if (st != SY_OK) return sy_shard_home_lost(t->job->home, NULL) ? FATAL : BY_BYTES;
+        tell_progress(t);
+    }
+    return COMPLETE;
+}
+
 /* COMPLETE: the chunk is packed, whether others follow or not. */
 static outcome take_chunk(taking *t, const sy_msg *msg, sy_error *err)
 {
@@ -208,9 +273,11 @@ static outcome take_chunk(taking *t, const sy_msg *msg, sy_error *err)
         const outcome begun = begin(t, &c, err);
         if (begun != COMPLETE) return begun;
     }
+    if (c.slot.slot_bytes != 0) return take_slot(t, &c.slot, err);
+    t->is_slot = 0;
     st = sy_shard_add(t->builder, c.data, c.n_bytes, err);
     if (st != SY_OK) return st == SY_EINVAL || st == SY_EDATALOSS ? WRONG : FATAL;
-    if (t->job->progress != NULL) t->job->progress(t->job->progress_arg, added(t), c.total_bytes);
+    tell_progress(t);
     return COMPLETE;
 }
 
@@ -229,26 +296,9 @@ static outcome outcome_of(sy_status st)
     }
 }
 
-static int is_stopped(const taking *t)
-{
-    return t->job->stop != NULL && atomic_load(t->job->stop) != 0;
-}
-
 static int is_whole(const taking *t)
 {
     return t->builder != NULL && added(t) == t->first.total_bytes;
-}
-
-static outcome too_late(const taking *t, sy_error *err)
-{
-    const expert_source *source = &t->job->source[t->source];
-
-    sy_error_clear(err);
-    sy_error_set(err, SY_EDEADLINE, "layer %u expert %u: %llu bytes are here after %lld s, from %s",
-                 t->job->layer, t->job->expert, (unsigned long long)added(t),
-                 (long long)(t->fetcher->config.total_us / 1000000), source->node);
-    sy_error_where(err, NULL, (int32_t)t->job->layer, (int32_t)t->job->expert, source->node);
-    return FATAL;
 }
 
 /* Messages until the shard is whole. */
@@ -274,20 +324,39 @@ static outcome receive(taking *t, sy_client_call *call, sy_error *err)
     return COMPLETE;
 }
 
+/* This node as a taker, if the shard goes to a GPU and nothing of it is here yet. */
+static int offer_to_take(taking *t, sy_slot_taker *out)
+{
+    const sy_shard_home *home = t->job->home;
+    sy_shm_ticket ticket;
+
+    if (t->fetcher->shown == NULL || home == NULL || t->builder != NULL ||
+        (t->by_bytes >> t->source & 1) != 0)
+        return 0;
+    sy_shm_get_ticket(t->fetcher->shown, &ticket);
+    *out = (sy_slot_taker){.pid = ticket.pid,
+                           .fd = ticket.fd,
+                           .bytes = ticket.bytes,
+                           .arithmetic = sy_shard_home_arithmetic(home),
+                           .slot_bytes = sy_shard_home_slot_bytes(home)};
+    memcpy(out->key, ticket.key, sizeof(out->key));
+    return 1;
+}
+
 static outcome ask(taking *t, sy_error *err)
 {
-    const sy_fetch_request request = {.model = sy_model_name(t->fetcher->config.model),
-                                      .layer = t->job->layer,
-                                      .expert = t->job->expert,
-                                      .offset = added(t),
-                                      .content_hash =
-                                          t->builder == NULL ? 0 : t->first.content_hash};
+    sy_fetch_request request = {.model = sy_model_name(t->fetcher->config.model),
+                                .layer = t->job->layer,
+                                .expert = t->job->expert,
+                                .offset = added(t),
+                                .content_hash = t->builder == NULL ? 0 : t->first.content_hash};
     sy_client *client = NULL;
     sy_client_call *call = NULL;
     sy_frame frame;
     outcome got;
     sy_status st;
 
+    t->is_slot = offer_to_take(t, &request.taker);
     SY_TRY(sy_client_open(&client, t->job->source[t->source].address, MESSAGE_BYTES, err));
     SY_TRY(sy_wire_fetch_request_encode(&frame, &request, NULL));
     SY_TRY(sy_client_start(&call, client, EXPERT_FETCH_PATH, &frame, t->late_us, 0, err));
@@ -304,6 +373,7 @@ static outcome verify(taking *t, sy_error *err)
     sy_shard_identity is;
     const sy_status st = sy_shard_verify(t->builder, &is, t->fetcher->config.kernels, err);
 
+    if (st == SY_EDATALOSS && t->is_slot) return BY_BYTES;
     if (st != SY_OK) return FATAL;
     if (is.content == t->first.content_hash &&
         (is.probe == t->first.probe_hash || t->job->source[t->source].other_arithmetic))
@@ -336,21 +406,38 @@ static void pause_for(const taking *t, int64_t pause_us)
     while (!is_stopped(t) && sy_clock_us() < until_us) nanosleep(&moment, NULL);
 }
 
+static void throw_away(taking *t)
+{
+    sy_shard_abandon(t->builder);
+    t->builder = NULL;
+}
+
+/* That it costs time, and says something about a machine, is all: the shard comes as bytes. */
+static void tell_of_slot(const sy_error *err)
+{
+    static _Atomic int64_t logged_us;
+
+    if (sy_log_due(&logged_us, SLOT_LOG_US))
+        sy_log_error(SY_LOG_WARN, err,
+                     "a shard is not copied from GPU to GPU by CUDA IPC, but sent as bytes");
+}
+
 /* What follows from a source's answer that is not the whole shard. */
 static void draw_conclusions(taking *t, outcome got, uint64_t *excluded, sy_error *err)
 {
     const expert_source *source = &t->job->source[t->source];
+    const uint64_t bit = (uint64_t)1 << t->source;
 
     sy_error_prefix(err, "%s", source->node);
     sy_error_where(err, NULL, (int32_t)t->job->layer, (int32_t)t->job->expert, source->node);
     if (got == AGAIN && err->status != SY_EDEADLINE)
         err->status = SY_EUNAVAILABLE; /* its lack of anything is not ours */
-    if (got == WRONG) {
-        t->wrong = *err;
-        sy_shard_abandon(t->builder);
-        t->builder = NULL;
-    }
-    if (got == WRONG || got == WITHOUT) *excluded |= (uint64_t)1 << t->source;
+    if (got == WRONG) t->wrong = *err;
+    if (got == WRONG || got == BY_BYTES) throw_away(t);
+    if (got == WRONG || got == WITHOUT) *excluded |= bit;
+    if (got != BY_BYTES) return;
+    t->by_bytes |= bit;
+    tell_of_slot(err);
 }
 
 /* Until the shard is whole and verified, or err says why not. */
@@ -379,7 +466,7 @@ static outcome take(taking *t, size_t n, sy_error *err)
     return FATAL;
 }
 
-sy_status expert_fetch(expert_fetcher *fetcher, sy_shard_builder **out, size_t *source,
+sy_status expert_fetch(expert_fetcher *fetcher, sy_shard_builder **out, expert_fetched *fetched,
                        const expert_fetch_job *job, sy_error *err)
 {
     taking t = {
@@ -395,7 +482,7 @@ sy_status expert_fetch(expert_fetcher *fetcher, sy_shard_builder **out, size_t *
     got = take(&t, SY_MIN(job->n_sources, (size_t)SOURCES_MAX), &local);
     if (got == COMPLETE) {
         *out = t.builder;
-        if (source != NULL) *source = t.source;
+        if (fetched != NULL) *fetched = (expert_fetched){t.source, t.first.total_bytes, t.is_slot};
         sy_error_clear(&local);
     } else {
         sy_shard_abandon(t.builder);
@@ -408,6 +495,16 @@ sy_status expert_fetch(expert_fetcher *fetcher, sy_shard_builder **out, size_t *
 
 /* ---- life ---- */
 
+/* Without it shards come as bytes, which is no reason not to start. */
+static void open_shown(expert_fetcher *self)
+{
+    sy_error why = {0};
+
+    sy_error_clear(&why);
+    if (self->config.takes_slots && sy_shm_create(&self->shown, 1, &why) != SY_OK)
+        sy_log_error(SY_LOG_WARN, &why, "no shard is copied from GPU to GPU by CUDA IPC");
+}
+
 sy_status expert_fetcher_open(expert_fetcher **out, const expert_fetcher_config *config,
                               sy_error *err)
 {
@@ -419,6 +516,8 @@ sy_status expert_fetcher_open(expert_fetcher **out, const expert_fetcher_config 
     self->config = *config;
     if (self->config.stall_us == 0) self->config.stall_us = STALL_DEFAULT_US;
     if (self->config.total_us == 0) self->config.total_us = TOTAL_DEFAULT_US;
+    if (self->config.slot_step_bytes == 0) self->config.slot_step_bytes = STEP_DEFAULT;
+    open_shown(self);
     pthread_mutex_init(&self->mutex, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -427,6 +526,7 @@ sy_status expert_fetcher_open(expert_fetcher **out, const expert_fetcher_config 
     if (pthread_create(&self->thread, NULL, watch_main, self) != 0) {
         pthread_cond_destroy(&self->wake);
         pthread_mutex_destroy(&self->mutex);
+        sy_shm_unref(self->shown);
         free(self);
         return sy_error_set(err, SY_EIO, "no thread for fetching shards");
     }
@@ -445,5 +545,6 @@ void expert_fetcher_close(expert_fetcher *fetcher)
     pthread_join(fetcher->thread, NULL);
     pthread_cond_destroy(&fetcher->wake);
     pthread_mutex_destroy(&fetcher->mutex);
+    sy_shm_unref(fetcher->shown);
     free(fetcher);
 }

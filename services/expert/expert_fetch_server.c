@@ -1,6 +1,8 @@
 /* expert_fetch_server.c - the giving side of FetchShard: one sender thread that fills calls chunk
  * by chunk, in turn. A call never has more than a few chunks waiting, so memory does not grow with
- * slow peers; each running fetch holds its shard, which therefore outlives its unloading here. */
+ * slow peers; each running fetch holds its shard, which therefore outlives its unloading here. A
+ * call whose client was told of the shard's slot has nothing to be sent any more: it is only kept,
+ * so that the slot gets no other shard, until the client ends it or its time is over. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +15,15 @@
 #include "sy_digest.h"
 #include "sy_fault.h"
 #include "sy_service.h"
+#include "sy_shard_remote.h"
+#include "sy_shm.h"
 #include "sy_wire.h"
 
 #define QUEUED_CHUNKS_MAX 4
 #define STALL_DEFAULT_US  ((int64_t)10 * 1000000)
-#define LOOK_AGAIN_US     2000 /* nobody says when a call's queue shrinks */
+#define HOLD_DEFAULT_US   ((int64_t)60 * 1000000)
+#define LOOK_AGAIN_US     2000   /* nobody says when a call's queue shrinks */
+#define HELD_LOOK_US      100000 /* but its end is told */
 #define REQUEST_BYTES     ((size_t)1 << 16)
 
 typedef struct fetch {
@@ -25,8 +31,13 @@ typedef struct fetch {
     const sy_shard *shard; /* a reference */
     sy_shard_form form;
     uint64_t offset, total_bytes;
-    int64_t full_us; /* since when its queue has been full; 0: it is not */
+    int64_t full_us;       /* since when its queue has been full; 0: it is not */
+    sy_shm_ticket taker;   /* who may be offered the slot; bytes 0: nobody, or it has been tried */
+    int64_t held_until_us; /* the slot has been offered; 0: it goes as bytes */
 } fetch;
+
+_Static_assert(sizeof(((sy_backend_export *)0)->handle) == SY_WIRE_HANDLE_BYTES, "it is sent");
+_Static_assert(SY_SHM_KEY_BYTES == SY_WIRE_SHARED_KEY_BYTES, "it is sent");
 
 struct expert_fetch_server {
     expert_fetch_server_config config;
@@ -36,7 +47,7 @@ struct expert_fetch_server {
     fetch arrived[EXPERT_FETCHES_MAX];
     uint32_t n_arrived, n_running; /* n_running: with those that have arrived */
     int stopping;
-    _Atomic uint64_t given_bytes;
+    _Atomic uint64_t given_bytes, n_offers;
     /* The sender's own. */
     fetch active[EXPERT_FETCHES_MAX];
     uint32_t n_active, turn;
@@ -44,6 +55,20 @@ struct expert_fetch_server {
 };
 
 /* ---- a fetch from its request to its end ---- */
+
+/* Its slots are laid out as here, and the probe's bits can be compared. */
+static int may_offer(const expert_fetch_server *self, const sy_shard *shard,
+                     const sy_slot_taker *taker)
+{
+    const sy_shard_home *home = shard->home;
+    const float nan = __builtin_nanf("");
+
+    /* Where weights may be anything, others look at every one of those that they take. */
+    if (sy_model_is_sound(self->config.model, &nan, SY_F32, 1)) return 0;
+    return self->config.offers_slots && taker->bytes != 0 && home != NULL &&
+           taker->slot_bytes == sy_shard_home_slot_bytes(home) &&
+           strcmp(taker->arithmetic, sy_shard_home_arithmetic(home)) == 0;
+}
 
 static sy_status check_request(fetch *f, expert_fetch_server *self, const sy_fetch_request *request,
                                sy_error *err)
@@ -80,6 +105,11 @@ static sy_status check_request(fetch *f, expert_fetch_server *self, const sy_fet
         return sy_error_set(err, SY_EINVAL, "offset: %llu, but layer %u expert %u has %llu bytes",
                             (unsigned long long)f->offset, layer, expert,
                             (unsigned long long)f->total_bytes);
+    if (may_offer(self, f->shard, &request->taker)) {
+        f->taker = (sy_shm_ticket){
+            .pid = request->taker.pid, .fd = request->taker.fd, .bytes = request->taker.bytes};
+        memcpy(f->taker.key, request->taker.key, sizeof(f->taker.key));
+    }
     return SY_OK;
 }
 
@@ -150,19 +180,66 @@ void expert_fetch_end(void *ctx, sy_call *call, int cancelled)
 
 /* ---- the sender ---- */
 
-static sy_status send_chunk(expert_fetch_server *self, fetch *f)
+/* Without data. */
+static sy_shard_chunk chunk_of(const fetch *f)
 {
     const sy_shard *shard = f->shard;
-    const size_t n = (size_t)SY_MIN(f->total_bytes - f->offset, (uint64_t)EXPERT_FETCH_CHUNK_BYTES);
-    sy_buf *bulk = sy_buf_alloc(n);
     sy_shard_chunk chunk = {.layer = shard->layer,
                             .expert = shard->expert,
                             .content_hash = shard->identity.content,
                             .probe_hash = shard->identity.probe,
                             .total_bytes = f->total_bytes,
                             .offset = f->offset,
-                            .n_tensors = f->form.n,
-                            .n_bytes = n};
+                            .n_tensors = f->form.n};
+
+    memcpy(chunk.dtype, f->form.dtype, sizeof(chunk.dtype));
+    memcpy(chunk.rows, f->form.rows, sizeof(chunk.rows));
+    memcpy(chunk.cols, f->form.cols, sizeof(chunk.cols));
+    return chunk;
+}
+
+/* A taker that keeps to the limit, as all that run together have to, may need so long. */
+static int64_t hold_us_of(const expert_fetch_server *self, const fetch *f)
+{
+    const uint64_t limit = self->config.bytes_per_s_max;
+    const int64_t seconds = limit == 0 ? 0 : (int64_t)(f->total_bytes / limit + 1);
+
+    return self->config.hold_us + seconds * EXPERT_FETCHES_MAX * 1000000;
+}
+
+/* 1: the taker knows the slot, and the shard stays there for it. 0: it goes as bytes. */
+static int offer_slot(expert_fetch_server *self, fetch *f)
+{
+    const sy_shm_ticket taker = f->taker;
+    sy_shard_chunk chunk = chunk_of(f);
+    sy_shard_offer offer;
+    sy_shm_view *view;
+    sy_frame frame;
+
+    f->taker.bytes = 0;
+    if (sy_shm_attach(&view, &taker, NULL) != SY_OK) return 0;
+    sy_shm_view_unref(view); /* that it could be opened is all that was asked */
+    if (sy_shard_offer_of(&offer, f->shard, NULL) != SY_OK) return 0;
+    chunk.slot = (sy_chunk_slot){.slot_bytes = offer.pool.slot_bytes,
+                                 .n_slots = offer.pool.n_slots,
+                                 .slot = offer.slot,
+                                 .home_hash = offer.home_hash};
+    memcpy(chunk.slot.handle, offer.pool.handle, sizeof(chunk.slot.handle));
+    if (sy_fault_hit("expert.offer")) /* as if another shard lay there */
+        chunk.slot.home_hash ^= 1;
+    if (sy_wire_shard_chunk_encode(&frame, &chunk, NULL) != SY_OK) return 0;
+    if (sy_call_send(f->call, &frame) != SY_OK) return 0;
+    f->held_until_us = sy_clock_us() + hold_us_of(self, f);
+    atomic_fetch_add(&self->n_offers, 1);
+    return 1;
+}
+
+static sy_status send_chunk(expert_fetch_server *self, fetch *f)
+{
+    const sy_shard *shard = f->shard;
+    const size_t n = (size_t)SY_MIN(f->total_bytes - f->offset, (uint64_t)EXPERT_FETCH_CHUNK_BYTES);
+    sy_buf *bulk = sy_buf_alloc(n);
+    sy_shard_chunk chunk = chunk_of(f);
     sy_frame frame;
     sy_status st;
 
@@ -172,10 +249,8 @@ static sy_status send_chunk(expert_fetch_server *self, fetch *f)
         return SY_EUNAVAILABLE;
     }
     chunk.data = bulk->data;
+    chunk.n_bytes = n;
     chunk.chunk_hash = sy_digest(bulk->data, n);
-    memcpy(chunk.dtype, f->form.dtype, sizeof(chunk.dtype));
-    memcpy(chunk.rows, f->form.rows, sizeof(chunk.rows));
-    memcpy(chunk.cols, f->form.cols, sizeof(chunk.cols));
     if (sy_fault_hit("expert.fetch")) /* a bit that flips on the way */
         ((uint8_t *)bulk->data)[n / 2] ^= 1;
     st = sy_wire_shard_chunk_encode(&frame, &chunk, bulk);
@@ -198,6 +273,13 @@ static void pay(expert_fetch_server *self, uint64_t n_bytes, int64_t now_us)
 
 typedef enum step { STEP_BLOCKED, STEP_SENT, STEP_ENDED } step;
 
+static const char *why_ended(const fetch *f, sy_status st)
+{
+    if (st != SY_EDEADLINE) return sy_status_name(st);
+    return f->held_until_us != 0 ? "the peer has not copied it out of its slot"
+                                 : "the peer does not read";
+}
+
 /* One chunk of one fetch, or its end. */
 static step serve(expert_fetch_server *self, fetch *f)
 {
@@ -209,6 +291,11 @@ static step serve(expert_fetch_server *self, fetch *f)
     sy_error_clear(&err);
     if (sy_call_ended(f->call)) {
         st = SY_ECANCELLED;
+    } else if (f->held_until_us != 0) {
+        if (now_us < f->held_until_us) return STEP_BLOCKED;
+        st = SY_EDEADLINE;
+    } else if (f->taker.bytes != 0 && offer_slot(self, f)) {
+        return STEP_SENT;
     } else if (sy_call_queued(f->call) >= QUEUED_CHUNKS_MAX) {
         if (f->full_us == 0) f->full_us = now_us;
         if (now_us - f->full_us < self->config.stall_us) return STEP_BLOCKED;
@@ -223,8 +310,7 @@ static step serve(expert_fetch_server *self, fetch *f)
     if (st != SY_OK)
         sy_error_set(&err, st, "layer %u expert %u: the fetch ended at %llu of %llu bytes: %s",
                      f->shard->layer, f->shard->expert, (unsigned long long)f->offset,
-                     (unsigned long long)f->total_bytes,
-                     st == SY_EDEADLINE ? "the peer does not read" : sy_status_name(st));
+                     (unsigned long long)f->total_bytes, why_ended(f, st));
     end_fetch(self, f, st == SY_OK ? NULL : &err);
     return STEP_ENDED;
 }
@@ -250,11 +336,20 @@ static int serve_one(expert_fetch_server *self)
     return 0;
 }
 
+/* When all are blocked. */
+static int64_t look_again_us(const expert_fetch_server *self)
+{
+    for (uint32_t i = 0; i < self->n_active; i++)
+        if (self->active[i].held_until_us == 0) return LOOK_AGAIN_US;
+    return HELD_LOOK_US;
+}
+
 /* Mutex held. Sleeps as long as there is nothing to do, a moment when all are blocked. */
 static void wait_for_work(expert_fetch_server *self, int blocked)
 {
+    const int64_t now_us = sy_clock_us();
     const int64_t until_us =
-        sy_clock_us() + SY_MAX(SY_MIN(self->next_us - sy_clock_us(), 20000), LOOK_AGAIN_US);
+        now_us + SY_MAX(SY_MIN(self->next_us - now_us, 20000), look_again_us(self));
     const struct timespec until = {.tv_sec = until_us / 1000000,
                                    .tv_nsec = until_us % 1000000 * 1000};
 
@@ -296,6 +391,7 @@ sy_status expert_fetch_server_open(expert_fetch_server **out,
     if (self == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for giving shards away");
     self->config = *config;
     if (self->config.stall_us == 0) self->config.stall_us = STALL_DEFAULT_US;
+    if (self->config.hold_us == 0) self->config.hold_us = HOLD_DEFAULT_US;
     pthread_mutex_init(&self->mutex, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -340,4 +436,9 @@ uint32_t expert_fetch_server_running(expert_fetch_server *server)
 uint64_t expert_fetch_server_bytes(const expert_fetch_server *server)
 {
     return atomic_load(&server->given_bytes);
+}
+
+uint64_t expert_fetch_server_slots(const expert_fetch_server *server)
+{
+    return atomic_load(&server->n_offers);
 }

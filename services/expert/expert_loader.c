@@ -174,7 +174,8 @@ static sy_status from_checkpoint(load *l, sy_shard_builder **out, sy_error *err)
     sy_status st;
 
     *out = NULL;
-    sy_shard_form_of(&form, self->model, SY_DTYPE_NONE, l->layer, l->id);
+    sy_shard_form_of(&form, self->model, sy_shard_read_as(self->precision.weights), l->layer,
+                     l->id);
     st = sy_shard_begin_on(&builder, self->store, l->device->home, l->layer, l->id, NULL, err);
     if (st != SY_OK) return st;
     SY_TRY(add_steps(&(step){.load = l, .builder = builder, .err = err}, add_step,
@@ -207,12 +208,22 @@ out:
     return st;
 }
 
+static void tell_fetched(const load *l, const expert_fetched *fetched)
+{
+    expert *self = l->expert;
+
+    sy_metric_add(self->fetched[fetched->is_slot], 1);
+    sy_metric_add(self->fetched_bytes[fetched->is_slot], (double)fetched->bytes);
+    sy_log(SY_LOG_DEBUG, "layer %u expert %u came from %s %s", l->layer, l->id, l->source,
+           fetched->is_slot ? "from GPU to GPU, by CUDA IPC" : "as bytes");
+}
+
 static sy_status from_peers(load *l, sy_shard_builder **out, sy_error *err)
 {
     expert *self = l->expert;
     expert_answer *holder[SOURCES_MAX];
     expert_source source[SOURCES_MAX];
-    size_t used = 0;
+    expert_fetched fetched = {0};
     const size_t n = expert_peers_holders(self->peers, holder, SOURCES_MAX, l->layer, l->id,
                                           self->checkpoint_hash, ANSWER_AGE_US);
     const expert_fetch_job job = {.layer = l->layer,
@@ -234,8 +245,11 @@ static sy_status from_peers(load *l, sy_shard_builder **out, sy_error *err)
                                     .other_arithmetic =
                                         strcmp(holder[i]->arithmetic, self->arithmetic) != 0};
     l->added_bytes = 0;
-    st = expert_fetch(self->fetcher, out, &used, &job, err);
-    if (st == SY_OK) snprintf(l->source, sizeof(l->source), "%s", holder[used]->node);
+    st = expert_fetch(self->fetcher, out, &fetched, &job, err);
+    if (st == SY_OK) {
+        snprintf(l->source, sizeof(l->source), "%s", holder[fetched.source]->node);
+        tell_fetched(l, &fetched);
+    }
     for (size_t i = 0; i < n; i++) expert_answer_unref(holder[i]);
     return st;
 }

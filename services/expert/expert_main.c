@@ -96,8 +96,9 @@ static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
          "after with exit code 3; default 5",
          SY_ARG_INT, &o->device_exit_s, 0, 86400},
         {"shared-memory", "on|off",
-         "on: rows of aggregators on this host are read and written where they have them; off: all "
-         "rows go through the connection; default on",
+         "on: rows of aggregators on this host are read and written where they have them, and "
+         "shards of nodes on this host are copied from GPU to GPU; off: all rows and shards go "
+         "through the connection; default on",
          SY_ARG_STRING, &o->shared_memory, 0, 0},
     };
     const sy_status st =
@@ -120,6 +121,18 @@ static sy_status open_devices(expert *self, const expert_options *o, sy_error *e
     if (st == SY_OK)
         sy_precision_metric("switchyard_expert_precision_info", devices_precision(self));
     return st;
+}
+
+static void open_fetch_metrics(expert *self)
+{
+    static const char *const way[] = {"way=\"bytes\"", "way=\"ipc\""};
+
+    for (int i = 0; i < 2; i++) {
+        self->fetched[i] = sy_metric_counter("switchyard_expert_fetched_shards_total",
+                                             "Shards taken from other nodes, by how", way[i]);
+        self->fetched_bytes[i] = sy_metric_counter("switchyard_expert_fetched_bytes_total",
+                                                   "Bytes of these shards", way[i]);
+    }
 }
 
 static void open_metrics(expert *self)
@@ -151,6 +164,7 @@ static void open_metrics(expert *self)
                                             "Loads of shards that failed", NULL);
     self->left = sy_metric_counter("switchyard_expert_left_total",
                                    "Shards that left memory after another node had them", NULL);
+    open_fetch_metrics(self);
 }
 
 static void use_options(expert *self, const expert_options *o)
@@ -214,10 +228,14 @@ out:
 /* What this node needs of others: to ask them, to take shards from them, and to give them some. */
 static sy_status open_peers(expert *self, sy_error *err)
 {
-    const expert_fetcher_config taking = {
-        .model = self->model, .store = self->store, .kernels = self->kernels};
-    const expert_fetch_server_config giving = {
-        .model = self->model, .store = self->store, .bytes_per_s_max = self->load_bytes_per_s};
+    const expert_fetcher_config taking = {.model = self->model,
+                                          .store = self->store,
+                                          .kernels = self->kernels,
+                                          .takes_slots = self->shares_memory};
+    const expert_fetch_server_config giving = {.model = self->model,
+                                               .store = self->store,
+                                               .bytes_per_s_max = self->load_bytes_per_s,
+                                               .offers_slots = self->shares_memory};
     sy_status st;
 
     SY_TRY(expert_peers_open(&self->peers, self->model, self->node, err));

@@ -3,20 +3,18 @@ whole service is what runs. The same bits wherever a shard lies, and what is see
 slow, hangs, is lost or computes wrong."""
 import functools
 import json
-import os
-import pathlib
 import tempfile
 
 import numpy as np
 import pytest
 
-from sy_client import BIN, BUILD, SANITIZED, http_get, wait_for
+from sy_client import BIN, SANITIZED, http_get, wait_for
 from sy_cluster import Process, run_tool
+from sy_gpus import Gpus, arithmetic, needs_emulated_gpus
 from test_faults import expect_answers, keep_asking, traffic_passes
 from test_live_placement import count, settle, states, wait_count
 
-PLUGIN = BUILD / "tests" / "emu" / "plugin"
-pytestmark = pytest.mark.skipif(not PLUGIN.exists(), reason="built without a C++ compiler")
+pytestmark = needs_emulated_gpus
 LAYERS, EXPERTS = 2, 4
 ALL = LAYERS * EXPERTS
 FIRST, SECOND = "expert-0/cuda:0", "expert-1/cuda:0"
@@ -35,38 +33,6 @@ def model(tmp_path_factory):
              "--heads", 2, "--kv-heads", 1, "--head-dim", 32, "--experts", EXPERTS, "--top-k", 2,
              "--ffn", 256, "--vocab", 256, "--context", 128, "--seed", 4)
     return out
-
-
-def emulated():
-    """The environment of a process whose GPUs are emulated. Every thread of a GPU is a fiber, and a
-    stack of the sanitizer's for each makes it twenty times as slow."""
-    options = [os.environ.get("ASAN_OPTIONS"), "detect_stack_use_after_return=0"]
-    return {"SWITCHYARD_BACKEND_DIR": str(PLUGIN),
-            "ASAN_OPTIONS": ":".join(filter(None, options))}
-
-
-class Gpus:
-    """The emulated GPUs of one process, and what goes wrong with them."""
-
-    def __init__(self, directory, n=2, memory_mb=96, fault=None):
-        directory = pathlib.Path(tempfile.mkdtemp(prefix="gpus-", dir=directory))
-        self.control = directory / "control"
-        self.control.touch()
-        self.env = {**emulated(), "SY_EMU_DEVICES": str(n), "SY_EMU_MEMORY_MB": str(memory_mb),
-                    "SY_EMU_CONTROL": str(self.control)}
-        if fault is not None:
-            self.env["SY_FAULT"] = fault
-
-    def tell(self, *lines):
-        new = self.control.with_suffix(".new")
-        new.write_text("".join(f"{line}\n" for line in lines))
-        os.replace(new, self.control)
-
-
-@functools.cache
-def arithmetic():
-    """What the emulated GPUs announce."""
-    return json.loads(run_tool("devices", "--json", env=emulated()))["cuda"]["devices"][0]["arithmetic"]
 
 
 @pytest.fixture
@@ -182,13 +148,78 @@ def test_no_bit_changes_when_shards_move_between_nodes_and_gpus(gpu_nodes):
                          source="device") == 2 * ALL
 
 
-def test_shards_come_from_another_nodes_gpu(gpu_nodes, on_cpu):
-    cluster = gpu_nodes({}, {"load_from": "peers"})
+def fetched(cluster, node, way):
+    """How many shards, and bytes of them, a node has from others in this way."""
+    return [device_metric(cluster, node, f"switchyard_expert_fetched_{what}_total", way=way)
+            for what in ("shards", "bytes")]
+
+
+@pytest.mark.asan
+def test_shards_go_from_gpu_to_gpu_of_several_nodes_under_traffic(gpu_nodes, on_cpu):
+    taker = {"load_from": "peers", "linger_s": 0}
+    cluster = gpu_nodes({"linger_s": 0}, taker, taker)
+    cluster.set_placement({"*/*": FIRST})
+    settle(cluster)
+    ask = expect_answers(cluster, n_tokens=3)
+    traffic = keep_asking(cluster, ask, n_clients=2)
+    for node, other in [("expert-1", "expert-0"), ("expert-2", "expert-1")]:
+        cluster.set_placement({"*/*": f"{node}/cuda:0"})
+        wait_count(cluster, node, "resident", ALL)
+        wait_for(lambda: not states(cluster, other), f"{other} to let go of everything")
+        traffic_passes(traffic, 3)
+        shards = states(cluster, node).values()
+        assert {s["source"] for s in shards} == {other}
+        assert fetched(cluster, node, "ipc") == [ALL, ALL * 3 * 128 * 256 * 2]
+        assert fetched(cluster, node, "bytes") == [0, 0]
+    traffic.stop()
+    assert cluster.metric("aggregator-0", "switchyard_layer_failures_total") == 0
+    check_text(cluster, on_cpu)
+
+
+@pytest.mark.parametrize("giver, taker", [({"shared_memory": "off"}, {}),
+                                          ({}, {"shared_memory": "off"})])
+def test_nodes_that_share_no_memory_send_each_other_bytes(gpu_nodes, on_cpu, giver, taker):
+    cluster = gpu_nodes(giver, {"load_from": "peers", **taker})
     cluster.set_placement({"*/*": FIRST})
     settle(cluster)
     cluster.set_placement({"*/*": SECOND})
     wait_count(cluster, "expert-1", "resident", ALL)
     assert {s["source"] for s in states(cluster, "expert-1").values()} == {"expert-0"}
+    assert fetched(cluster, "expert-1", "bytes") == [ALL, ALL * 3 * 128 * 256 * 2]
+    assert fetched(cluster, "expert-1", "ipc") == [0, 0]
+    check_text(cluster, on_cpu)
+
+
+def test_what_is_damaged_between_two_gpus_is_sent_as_bytes(gpu_nodes, on_cpu):
+    cluster = gpu_nodes({}, {"load_from": "peers"})
+    cluster.set_placement({"*/*": FIRST})
+    settle(cluster)
+    cluster.gpus[1].tell("flip 0 copy")
+    cluster.set_placement({"*/*": SECOND})
+    wait_count(cluster, "expert-1", "resident", ALL)
+    assert fetched(cluster, "expert-1", "bytes")[0] == 1
+    assert fetched(cluster, "expert-1", "ipc")[0] == ALL - 1
+    log = cluster.process["expert-1"].text()
+    assert "(SHARD_CORRUPT, " in log and "but sent as bytes: expert-0: " in log
+    check_text(cluster, on_cpu)
+
+
+def test_a_node_that_dies_while_others_copy_from_its_gpu_costs_nothing(gpu_nodes, on_cpu):
+    cluster = gpu_nodes({}, {"load_from": "peers"}, {"load_from": "peers"})
+    cluster.set_placement({"*/*": FIRST})
+    settle(cluster)
+    for gpus in cluster.gpus[1:]:
+        gpus.tell("slow 0 20000")
+    cluster.set_placement({"*/*": f"{SECOND} expert-2/cuda:0"})
+    for node in ("expert-1", "expert-2"):
+        wait_for(lambda: count(cluster, node, "resident") > 0, "the first copy")
+    cluster.process["expert-0"].kill()
+    for gpus in cluster.gpus[1:]:
+        gpus.tell()
+    for node in ("expert-1", "expert-2"):
+        wait_count(cluster, node, "resident", ALL)
+        assert fetched(cluster, node, "ipc")[0] > 0
+    cluster.wait_ready("aggregator-0")
     check_text(cluster, on_cpu)
 
 

@@ -292,7 +292,7 @@ typedef struct taker {
     atomic_int stop;
     uint64_t stop_at; /* stops itself when so much is there; 0: never */
     uint64_t added, n_steps;
-    size_t source;
+    expert_fetched fetched;
     sy_error err;
 } taker;
 
@@ -343,7 +343,7 @@ static inline sy_status take_from(taker *t, node *const *nodes, size_t n)
                                   .progress = on_progress,
                                   .progress_arg = t};
     const uint64_t before = sy_shard_store_bytes(t->store);
-    const sy_status st = expert_fetch(t->fetcher, &builder, &t->source, &job, &t->err);
+    const sy_status st = expert_fetch(t->fetcher, &builder, &t->fetched, &job, &t->err);
     assert_int_equal(st, t->err.status);
     assert_int_equal(st == SY_OK, builder != NULL);
     if (st == SY_OK)

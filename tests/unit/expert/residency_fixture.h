@@ -162,8 +162,10 @@ static inline host *host_open(const host_options *o)
                              o->n_gpus > 0 ? 0 : o->memory_bytes_max, &err),
          &err);
     must(expert_peers_open(&self->peers, o->model, o->name, &err), &err);
-    const expert_fetcher_config taking = {o->model, self->store, self->kernels, 0, 0};
-    const expert_fetch_server_config giving = {o->model, self->store, 0, 0};
+    const expert_fetcher_config taking = {
+        .model = o->model, .store = self->store, .kernels = self->kernels, .takes_slots = 1};
+    const expert_fetch_server_config giving = {
+        .model = o->model, .store = self->store, .offers_slots = 1};
     must(expert_fetcher_open(&self->fetcher, &taking, &err), &err);
     must(expert_fetch_server_open(&self->fetch_server, &giving, &err), &err);
     must(compute_open(self, &err), &err);

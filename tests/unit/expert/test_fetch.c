@@ -48,7 +48,7 @@ static void nobody_at_the_address_is_unavailable(void **state)
     assert_string_equal(t->err.node, "expert-a");
     (void)take_from(t, nodes, 2);
     expect_the_shard(t);
-    assert_int_equal(t->source, 1);
+    assert_int_equal(t->fetched.source, 1);
     taker_close(t);
     node_close(a);
 }
@@ -87,7 +87,7 @@ static void a_lost_fetch_goes_on_from_another_node(void **state)
     (void)state;
     (void)take_from(t, nodes, 2);
     expect_the_shard(t);
-    assert_int_equal(t->source, 1);
+    assert_int_equal(t->fetched.source, 1);
     wait_until(expert_fetch_server_bytes(b->giving) == total_bytes - 2 * CHUNK);
     taker_close(t);
     node_close(a);
@@ -138,7 +138,7 @@ static void a_peer_that_stalls_is_given_up(void **state)
     (void)state;
     (void)take_from(t, nodes, 2);
     expect_the_shard(t);
-    assert_int_equal(t->source, 1);
+    assert_int_equal(t->fetched.source, 1);
     taker_close(t);
 
     t = taker_open((expert_fetcher_config){.stall_us = WAIT_US, .total_us = 300000}, 0);

@@ -203,13 +203,23 @@ static inline sy_status make_node_state(sy_frame *out, rng *r, sy_arena *arena)
 
 static inline sy_status make_fetch_request(sy_frame *out, rng *r, sy_arena *arena)
 {
-    const sy_fetch_request in = {
+    sy_fetch_request in = {
         .model = some_text(r, arena, 20),
         .layer = (uint32_t)rng_below(r, 100),
         .expert = (uint32_t)rng_below(r, 65535),
         .offset = rng_next(r) >> rng_below(r, 64),
         .content_hash = rng_next(r),
     };
+
+    if (rng_below(r, 2) == 0) {
+        in.offset = 0;
+        in.taker = (sy_slot_taker){.pid = rng_next(r) >> rng_below(r, 64),
+                                   .fd = (uint32_t)rng_below(r, 1000),
+                                   .bytes = 1 + rng_below(r, 9000),
+                                   .arithmetic = some_text(r, arena, 20),
+                                   .slot_bytes = 1 + rng_below(r, 9000)};
+        memcpy(in.taker.key, some_bytes(r, arena, sizeof(in.taker.key)), sizeof(in.taker.key));
+    }
     return sy_wire_fetch_request_encode(out, &in, NULL);
 }
 
@@ -230,6 +240,15 @@ static inline sy_status make_shard_chunk(sy_frame *out, rng *r, sy_arena *arena)
         in.rows[i] = is_bias ? in.rows[i - 3] : 1 + (uint32_t)rng_below(r, 9);
         in.cols[i] = is_bias ? 1 : 1 + (uint32_t)rng_below(r, 70);
         in.total_bytes += in.rows[i] * sy_dtype_row_bytes(in.dtype[i], in.cols[i]);
+    }
+    if (rng_below(r, 2) == 0) {
+        in.slot.n_slots = 1 + (uint32_t)rng_below(r, 1000);
+        in.slot.slot = (uint32_t)rng_below(r, in.slot.n_slots);
+        in.slot.slot_bytes = 1 + (rng_next(r) >> rng_below(r, 64)) / 2;
+        in.slot.home_hash = rng_next(r);
+        memcpy(in.slot.handle, some_bytes(r, arena, sizeof(in.slot.handle)),
+               sizeof(in.slot.handle));
+        return sy_wire_shard_chunk_encode(out, &in, NULL);
     }
     in.offset = rng_below(r, (size_t)in.total_bytes);
     in.n_bytes = 1 + rng_below(r, (size_t)(in.total_bytes - in.offset));

@@ -103,6 +103,50 @@ static inline const sy_shard *load_on(sy_shard_store *store, sy_shard_home *home
     return sy_shard_get(store, layer, expert);
 }
 
+/* As a peer sends it: its form, then its bytes in chunks. */
+static inline void fetch(sy_shard_store *to, sy_shard_home *home, const sy_shard *from,
+                         size_t chunk)
+{
+    uint8_t *bytes = malloc(chunk);
+    sy_shard_builder *builder;
+    sy_shard_form form;
+    sy_error err = {0};
+    size_t n;
+
+    assert_non_null(bytes);
+    sy_shard_form_in_memory(&form, from);
+    must(sy_shard_begin_on(&builder, to, home, from->layer, from->expert, &form, &err), &err);
+    while ((n = sy_shard_export(from, sy_shard_added(builder), bytes, chunk)) > 0)
+        must(sy_shard_add(builder, bytes, n, &err), &err);
+    (void)build_verify(builder, sy_kernels_best());
+    sy_shard_publish(builder);
+    free(bytes);
+}
+
+/* From the copy that the store has elsewhere. */
+static inline sy_status copy_to(sy_shard_store *store, sy_shard_home *home, uint32_t layer,
+                                uint32_t expert, size_t step, sy_error *err)
+{
+    sy_shard_builder *builder;
+    sy_shard_identity identity;
+    uint64_t before = 0;
+    int done = 0;
+    sy_status st = sy_shard_begin_on(&builder, store, home, layer, expert, NULL, err);
+
+    if (st != SY_OK) return st;
+    while (st == SY_OK && !done) {
+        st = sy_shard_add_from_copy(builder, step, &done, err);
+        assert_true(st != SY_OK || sy_shard_added(builder) >= before);
+        before = sy_shard_added(builder);
+    }
+    if (st == SY_OK) st = sy_shard_verify(builder, &identity, sy_kernels_best(), err);
+    if (st == SY_OK)
+        sy_shard_publish(builder);
+    else
+        sy_shard_abandon(builder);
+    return st;
+}
+
 /* All bytes of a shard, in steps of `most`; the caller frees. */
 static inline uint8_t *exported(const sy_shard *shard, size_t most, size_t *n)
 {

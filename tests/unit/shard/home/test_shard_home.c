@@ -107,25 +107,6 @@ static void any_part_of_a_shard_can_be_read_back(void **state)
     shards_close(&t);
 }
 
-/* As a peer sends it: its form, then its bytes in chunks. */
-static void fetch(sy_shard_store *to, sy_shard_home *home, const sy_shard *from, size_t chunk)
-{
-    uint8_t *bytes = malloc(chunk);
-    sy_shard_builder *builder;
-    sy_shard_form form;
-    sy_error err = {0};
-    size_t n;
-
-    assert_non_null(bytes);
-    sy_shard_form_in_memory(&form, from);
-    must(sy_shard_begin_on(&builder, to, home, from->layer, from->expert, &form, &err), &err);
-    while ((n = sy_shard_export(from, sy_shard_added(builder), bytes, chunk)) > 0)
-        must(sy_shard_add(builder, bytes, n, &err), &err);
-    (void)build_verify(builder, sy_kernels_best());
-    sy_shard_publish(builder);
-    free(bytes);
-}
-
 static void a_shard_travels_between_nodes_of_any_kind(void **state)
 {
     static const size_t chunks[] = {77, 4096, 1 << 20};
@@ -166,29 +147,6 @@ static void a_shard_travels_between_nodes_of_any_kind(void **state)
 
 /* ---- moves ---- */
 
-static sy_status copy_to(sy_shard_store *store, sy_shard_home *home, uint32_t expert, size_t step,
-                         sy_error *err)
-{
-    sy_shard_builder *builder;
-    sy_shard_identity identity;
-    uint64_t before = 0;
-    int done = 0;
-    sy_status st = sy_shard_begin_on(&builder, store, home, 0, expert, NULL, err);
-
-    if (st != SY_OK) return st;
-    while (st == SY_OK && !done) {
-        st = sy_shard_add_from_copy(builder, step, &done, err);
-        assert_true(st != SY_OK || sy_shard_added(builder) >= before);
-        before = sy_shard_added(builder);
-    }
-    if (st == SY_OK) st = sy_shard_verify(builder, &identity, sy_kernels_best(), err);
-    if (st == SY_OK)
-        sy_shard_publish(builder);
-    else
-        sy_shard_abandon(builder);
-    return st;
-}
-
 /* Around, with the first copy held all the time. */
 static void move_around(const test_shards *t, sy_dtype weights, size_t first_step)
 {
@@ -201,7 +159,8 @@ static void move_around(const test_shards *t, sy_dtype weights, size_t first_ste
     sy_error err = {0};
 
     for (size_t w = 0; w < SY_COUNT_OF(way); w++) {
-        must(copy_to(store, way[w], 4, steps[(first_step + w) % SY_COUNT_OF(steps)], &err), &err);
+        must(copy_to(store, way[w], 0, 4, steps[(first_step + w) % SY_COUNT_OF(steps)], &err),
+             &err);
         const sy_shard *got = sy_shard_get(store, 0, 4);
         assert_ptr_equal(got->home, way[w]);
         expect_same_bytes(got, first);
@@ -395,7 +354,7 @@ static void readers_never_miss_a_shard_that_moves(void **state)
         readers[i] = (reader){.store = store, .want = want, .n = n, .stop = &stop};
         assert_int_equal(pthread_create(&thread[i], NULL, read_until_stopped, &readers[i]), 0);
     }
-    for (int i = 0; i < MOVES; i++) must(copy_to(store, place[i % 3], 5, 2000, &err), &err);
+    for (int i = 0; i < MOVES; i++) must(copy_to(store, place[i % 3], 0, 5, 2000, &err), &err);
     atomic_store(&stop, 1);
     for (int i = 0; i < READERS; i++) {
         pthread_join(thread[i], NULL);
