@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "sy_backend_load.h"
 #include "sy_chat_encode.h"
 #include "sy_clock.h"
+#include "sy_devices.h"
 #include "sy_engine.h"
 #include "sy_precision_text.h"
 #include "tool_interrupt.h"
@@ -16,12 +18,12 @@
 #include "tool_result.h"
 #include "tool_sampling.h"
 
-enum { RUNNING_MAX = 64, EXIT_INTERRUPTED = 130, POLICIES_MAX = 1 + SY_PRECISION_POLICIES_MAX };
+enum { RUNNING_MAX = 64, EXIT_INTERRUPTED = 130, POLICIES_MAX = 3 + 2 * SY_PRECISION_POLICIES_MAX };
 
 typedef struct options {
     tool_sampling sampling;
-    const char *model, *kernels, *weights, *activations;
-    sy_precision precision; /* what the last two say */
+    const char *model, *kernels, *weights, *activations, *devices, *trunk_device;
+    sy_precision precision; /* what --weights and --activations say */
     int64_t threads;
     int allow_nan;
 } options;
@@ -69,12 +71,20 @@ static int parse(options *o, int argc, char **argv)
          &o->kernels, 0, 0},
         {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
         {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
+        {"devices", "LIST",
+         "what computes the experts: cpu:0, or GPUs, which have them in turn: cuda:0,cuda:1, or "
+         "cuda for all of them; default cpu:0",
+         SY_ARG_STRING, &o->devices, 0, 0},
+        {"trunk-device", "NAME",
+         "what computes the rest of the model, such as cuda:0; default the first of --devices",
+         SY_ARG_STRING, &o->trunk_device, 0, 0},
         {"allow-nan", NULL, TOOL_ALLOW_NAN_HELP, SY_ARG_FLAG, &o->allow_nan, 0, 0},
     };
     sy_arg args[SY_COUNT_OF(own) + TOOL_SAMPLING_ARGS];
     sy_error err = {0};
 
-    *o = (options){.kernels = "auto", .weights = "as-stored", .activations = "f32"};
+    *o = (options){
+        .kernels = "auto", .weights = "as-stored", .activations = "f32", .devices = "cpu:0"};
     memcpy(args, own, sizeof(own));
     tool_sampling_args(args + SY_COUNT_OF(own), &o->sampling);
     sy_error_clear(&err);
@@ -91,19 +101,78 @@ static int parse(options *o, int argc, char **argv)
 
 /* ---- loading ---- */
 
+static void add_policy(run *self, const char *name, const char *arithmetic)
+{
+    if (strcmp(arithmetic, sy_arithmetic_name(self->options->precision.activations)) == 0) return;
+    snprintf(self->policy[self->n_policies++], sizeof(self->policy[0]), "%s=%.30s", name,
+             arithmetic);
+}
+
+/* As an aggregator lists them. */
+static void list_policies(run *self)
+{
+    const options *o = self->options;
+    const sy_precision trunk = sy_trunk_precision(self->trunk);
+
+    if (o->sampling.experts_per_token > 0 && o->sampling.experts_per_token < self->desc->top_k)
+        snprintf(self->policy[self->n_policies++], sizeof(self->policy[0]), "experts_per_token=%u",
+                 (unsigned)o->sampling.experts_per_token);
+    self->n_policies += sy_precision_policies(&self->policy[self->n_policies], "", trunk);
+    if (trunk.weights != o->precision.weights)
+        self->n_policies +=
+            sy_precision_policies(&self->policy[self->n_policies], "expert_", o->precision);
+    add_policy(self, "arithmetic", sy_moe_local_arithmetic(self->experts));
+    add_policy(self, "trunk_arithmetic", sy_trunk_arithmetic(self->trunk));
+}
+
+/* ---- where it is computed ---- */
+
+static sy_status open_trunk(run *self, const sy_device_list *devices, sy_error *err)
+{
+    const options *o = self->options;
+    const char *name = o->trunk_device == NULL ? devices->device[0].name : o->trunk_device;
+    const sy_backend *backend;
+    sy_device device;
+    sy_status st;
+
+    SY_TRY(sy_devices_choose_one(&device, &backend, "--trunk-device", name, err));
+    if (backend == NULL)
+        return sy_trunk_open(&self->trunk, self->model, self->kernels, o->precision, self->pool,
+                             err);
+    const sy_trunk_device place = {
+        .backend = backend, .number = device.number, .name = device.name};
+    sy_precision precision = o->precision;
+    if (sy_dtype_is_encoded(precision.weights)) precision.weights = SY_DTYPE_NONE; /* of experts */
+    st = sy_trunk_open_on(&self->trunk, &place, self->model, self->kernels, precision, self->pool,
+                          err);
+    if (st != SY_OK) sy_devices_name_option(err, "--trunk-device");
+out:
+    return st;
+}
+
 static void on_shard(void *arg, uint32_t done, uint32_t total)
 {
     tool_progress_show(arg, done, total);
 }
 
-static void list_policies(run *self)
+static sy_status open_experts(run *self, const sy_device_list *list, sy_error *err)
 {
-    const options *o = self->options;
+    tool_progress progress = {.label = "loading experts"};
+    sy_moe_devices devices = {0};
+    sy_status st;
 
-    if (o->sampling.experts_per_token > 0 && o->sampling.experts_per_token < self->desc->top_k)
-        snprintf(self->policy[self->n_policies++], sizeof(self->policy[0]), "experts_per_token=%u",
-                 (unsigned)o->sampling.experts_per_token);
-    self->n_policies += sy_precision_policies(&self->policy[self->n_policies], "", o->precision);
+    _Static_assert(SY_MOE_DEVICES_MAX >= SY_DEVICES_MAX, "a list is copied as it is");
+    for (uint32_t i = 0; i < list->n && list->device[0].kind == SY_DEVICE_CUDA; i++) {
+        devices.number[i] = list->device[i].number;
+        devices.name[i] = list->device[i].name;
+        devices.n++;
+    }
+    if (devices.n > 0) SY_TRY(sy_backend_load(&devices.backend, "cuda", err));
+    st = sy_moe_local_open(&self->experts, self->model, self->kernels, self->options->precision,
+                           self->pool, &devices, on_shard, &progress, err);
+    tool_progress_end(&progress);
+out:
+    return st;
 }
 
 static sy_status open_model(run *self, sy_error *err)
@@ -111,14 +180,14 @@ static sy_status open_model(run *self, sy_error *err)
     const options *o = self->options;
     const int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
     const int64_t start_us = sy_clock_us();
-    tool_progress progress = {.label = "loading experts"};
+    sy_device_list devices;
     sy_status st;
 
+    SY_TRY(sy_devices_choose(&devices, o->devices, err));
     SY_TRY(sy_kernels_choose(&self->kernels, o->kernels, err));
     SY_TRY(sy_model_open(&self->model, o->model, NULL, err));
     if (o->allow_nan) sy_model_allow_nan(self->model);
     self->desc = sy_model_describe(self->model);
-    list_policies(self);
     SY_TRY(sy_tokenizer_open(&self->tokenizer, o->model, self->desc->vocab, err));
     st = sy_pool_open(&self->pool, (unsigned)(o->threads > 0 ? o->threads : SY_MAX(cores, 1)),
                       "run");
@@ -126,10 +195,14 @@ static sy_status open_model(run *self, sy_error *err)
         sy_error_set(err, st, "no threads to compute with");
         goto out;
     }
-    SY_TRY(sy_trunk_open(&self->trunk, self->model, self->kernels, o->precision, self->pool, err));
-    st = sy_moe_local_open(&self->experts, self->model, self->kernels, o->precision, self->pool,
-                           on_shard, &progress, err);
-    tool_progress_end(&progress);
+    if (o->precision.activations != SY_ACT_F32 && devices.device[0].kind == SY_DEVICE_CUDA) {
+        st = sy_error_set(err, SY_EINVAL, "--activations %s: it is for CPUs", o->activations);
+        goto out;
+    }
+    /* The trunk first: experts take nine tenths of what is free on a GPU then. */
+    SY_TRY(open_trunk(self, &devices, err));
+    SY_TRY(open_experts(self, &devices, err));
+    list_policies(self);
     self->load_ms = (double)(sy_clock_us() - start_us) / 1e3;
 out:
     return st;
@@ -182,7 +255,8 @@ static uint64_t kv_bytes(const run *self)
 
         pages_max = SY_MAX(pages_max, (SY_MIN(n, context) + SY_KV_PAGE - 1) / SY_KV_PAGE);
     }
-    return pages_max * SY_MIN(self->prompts.n, (size_t)RUNNING_MAX) * sy_kv_page_bytes(self->desc);
+    return pages_max * SY_MIN(self->prompts.n, (size_t)RUNNING_MAX) *
+           sy_trunk_page_bytes(self->trunk);
 }
 
 static sy_status open_engine(run *self, sy_error *err)

@@ -83,7 +83,6 @@ typedef struct session {
     uint32_t *token, *position;
     uint64_t *request;
     uint8_t *failed;
-    float *x, *xn, *y;      /* [.,H] */
     uint16_t *got_expert;   /* [.,K] of one layer */
     float *got;             /* [HEAD_ROWS_MAX,V] */
     fidelity_row *compared; /* [HEAD_ROWS_MAX] */
@@ -96,7 +95,7 @@ typedef struct session {
 
 static uint64_t weight_bytes(const inspect_facts *f, sy_dtype weights, int trunk)
 {
-    for (size_t i = 0; i < INSPECT_FORMATS; i++)
+    for (size_t i = 0; i < f->n_formats; i++)
         if (f->format[i].weights == weights)
             return trunk ? f->format[i].trunk_bytes : f->format[i].experts_bytes;
     return trunk ? f->format[0].trunk_bytes
@@ -158,7 +157,7 @@ static sy_status no_memory(sy_error *err)
 
 static sy_status open_arrays(session *s, sy_error *err)
 {
-    const size_t rows = s->step_rows_max, hidden = s->desc->hidden, vocab = s->desc->vocab;
+    const size_t rows = s->step_rows_max, vocab = s->desc->vocab;
     const size_t head_rows = SY_MIN(rows, (size_t)HEAD_ROWS_MAX), k = s->desc->top_k;
 
     s->seq_of = malloc(rows * sizeof(*s->seq_of));
@@ -166,18 +165,14 @@ static sy_status open_arrays(session *s, sy_error *err)
     s->position = malloc(rows * sizeof(*s->position));
     s->request = calloc(rows, sizeof(*s->request));
     s->failed = malloc(rows);
-    s->x = malloc(rows * hidden * sizeof(*s->x));
-    s->xn = malloc(rows * hidden * sizeof(*s->xn));
-    s->y = malloc(rows * hidden * sizeof(*s->y));
     s->got_expert = malloc(rows * k * sizeof(*s->got_expert));
     s->got = malloc(head_rows * vocab * sizeof(*s->got));
     s->compared = malloc(head_rows * sizeof(*s->compared));
     s->want = malloc(s->n_rows * vocab * sizeof(*s->want));
     s->want_expert = malloc(s->desc->n_layers * s->n_rows * k * sizeof(*s->want_expert));
     if (s->seq_of == NULL || s->token == NULL || s->position == NULL || s->request == NULL ||
-        s->failed == NULL || s->x == NULL || s->xn == NULL || s->y == NULL ||
-        s->got_expert == NULL || s->got == NULL || s->compared == NULL || s->want == NULL ||
-        s->want_expert == NULL)
+        s->failed == NULL || s->got_expert == NULL || s->got == NULL || s->compared == NULL ||
+        s->want == NULL || s->want_expert == NULL)
         return no_memory(err);
     return SY_OK;
 }
@@ -191,10 +186,32 @@ static sy_status open_session(session *s, sy_error *err)
     SY_TRY(open_arrays(s, err));
     if (sy_pool_open(&s->pool, (unsigned)SY_MAX(cores, 1L), "fidelity") != SY_OK)
         return sy_error_set(err, SY_EIO, "no threads to compute with");
-    SY_TRY(sy_kv_open(&s->kv, s->desc, kv_pages(s->n_tokens), err));
+out:
+    return st;
+}
+
+static void close_trunk(session *s)
+{
+    for (size_t i = 0; s->kv != NULL && i < INSPECT_FIDELITY_PROMPTS; i++)
+        sy_kv_release(s->kv, &s->seq[i]);
+    sy_kv_close(s->kv);
+    sy_trunk_ws_close(s->ws);
+    sy_trunk_close(s->trunk);
+    s->kv = NULL;
+    s->ws = NULL;
+    s->trunk = NULL;
+}
+
+static sy_status open_trunk(session *s, sy_error *err)
+{
+    sy_status st;
+
+    SY_TRY(sy_trunk_open(&s->trunk, s->model, s->kernels, s->trunk_precision, s->pool, err));
+    SY_TRY(sy_trunk_ws_open(&s->ws, s->trunk, s->step_rows_max, s->pool, err));
+    SY_TRY(sy_kv_open(&s->kv, s->trunk, kv_pages(s->n_tokens), err));
     for (size_t i = 0; i < INSPECT_FIDELITY_PROMPTS; i++) {
-        s->seq[i].is_long = s->n_tokens > s->desc->rope.original_context;
         if (sy_kv_reserve(s->kv, &s->seq[i], s->n_tokens) != SY_OK) return no_memory(err);
+        s->seq[i].is_long = s->n_tokens > s->desc->rope.original_context;
     }
 out:
     return st;
@@ -202,11 +219,7 @@ out:
 
 static void close_session(session *s)
 {
-    for (size_t i = 0; s->kv != NULL && i < INSPECT_FIDELITY_PROMPTS; i++)
-        sy_kv_release(s->kv, &s->seq[i]);
-    sy_kv_close(s->kv);
-    sy_trunk_ws_close(s->ws);
-    sy_trunk_close(s->trunk);
+    close_trunk(s);
     sy_moe_local_close(s->experts);
     sy_pool_free(s->pool);
     free(s->seq_of);
@@ -214,9 +227,6 @@ static void close_session(session *s)
     free(s->position);
     free(s->request);
     free(s->failed);
-    free(s->x);
-    free(s->xn);
-    free(s->y);
     free(s->got_expert);
     free(s->got);
     free(s->compared);
@@ -242,24 +252,18 @@ static sy_status hold(session *s, sy_precision trunk, sy_precision experts, sy_e
     tool_progress progress = {.label = s->label};
     sy_status st = SY_OK;
 
-    if (s->trunk != NULL && !same_precision(s->trunk_precision, trunk)) {
-        sy_trunk_ws_close(s->ws);
-        sy_trunk_close(s->trunk);
-        s->ws = NULL;
-        s->trunk = NULL;
-    }
+    if (s->trunk != NULL && !same_precision(s->trunk_precision, trunk)) close_trunk(s);
     if (s->experts != NULL && !same_precision(s->experts_precision, experts)) {
         sy_moe_local_close(s->experts);
         s->experts = NULL;
     }
     if (s->trunk == NULL) {
         s->trunk_precision = trunk;
-        SY_TRY(sy_trunk_open(&s->trunk, s->model, s->kernels, trunk, s->pool, err));
+        SY_TRY(open_trunk(s, err));
     }
-    if (s->ws == NULL) SY_TRY(sy_trunk_ws_open(&s->ws, s->trunk, s->step_rows_max, s->pool, err));
     if (s->experts == NULL) {
         s->experts_precision = experts;
-        st = sy_moe_local_open(&s->experts, s->model, s->kernels, experts, s->pool, on_shard,
+        st = sy_moe_local_open(&s->experts, s->model, s->kernels, experts, s->pool, NULL, on_shard,
                                &progress, err);
         tool_progress_end(&progress);
     }
@@ -281,13 +285,14 @@ static sy_status ask_experts(session *s, uint32_t layer, uint32_t first, uint32_
                         .n_rows = n,
                         .expert = diff == NULL ? want : s->got_expert,
                         .request = s->request,
-                        .x = s->xn,
-                        .y = s->y,
+                        .y = sy_trunk_output(s->ws),
                         .deadline_us = SY_NEVER_US,
                         .pool = s->pool,
                         .failed = s->failed};
 
     sy_error_clear(&call.error);
+    const sy_status st = sy_trunk_input(&call.x, s->trunk, s->ws, n, err);
+    if (st != SY_OK) return st;
     if (moe.layer(moe.ctx, &call) != SY_OK) {
         *err = call.error;
         return err->status;
@@ -301,12 +306,14 @@ static sy_status ask_experts(session *s, uint32_t layer, uint32_t first, uint32_
     return SY_OK;
 }
 
-/* Rows [first, first + n) of all prompts through all layers; what the head takes is in x. Token
- * ids come from a counter: the same on every machine, and for every model with that vocabulary. */
+/* Rows [first, first + n) of all prompts through all layers; what the head takes is in the
+ * workspace. Token ids come from a counter: the same on every machine, and for every model with
+ * that vocabulary. */
 static sy_status run_layers(session *s, uint32_t first, uint32_t n, fidelity_diff *diff,
                             sy_error *err)
 {
     const sy_batch batch = {n, s->token, s->position, s->seq_of};
+    sy_status st;
 
     for (uint32_t r = 0; r < n; r++) {
         const uint32_t row = first + r;
@@ -315,17 +322,17 @@ static sy_status run_layers(session *s, uint32_t first, uint32_t n, fidelity_dif
         s->position[r] = row % s->n_tokens;
         s->seq_of[r] = &s->seq[row / s->n_tokens];
     }
-    sy_trunk_begin(s->trunk, s->ws, s->x, &batch);
+    SY_TRY(sy_trunk_begin(s->trunk, s->ws, &batch, err));
     for (uint32_t layer = 0; layer < s->desc->n_layers; layer++) {
-        sy_trunk_attention(s->trunk, s->ws, s->kv, layer, s->x, &batch);
-        sy_trunk_moe_input(s->trunk, layer, s->xn, s->x, n);
-        sy_trunk_mlp(s->trunk, s->ws, layer, s->x, s->xn, n);
+        SY_TRY(sy_trunk_attend(s->trunk, s->ws, s->kv, layer, &batch, err));
+        SY_TRY(sy_trunk_norm(s->trunk, s->ws, layer, n, err));
+        SY_TRY(sy_trunk_mlp(s->trunk, s->ws, layer, n, err));
         if (!sy_model_has_experts(s->desc, layer)) continue;
-        const sy_status st = ask_experts(s, layer, first, n, diff, err);
-        if (st != SY_OK) return st;
-        sy_trunk_add(s->trunk, s->x, s->y, n);
+        SY_TRY(ask_experts(s, layer, first, n, diff, err));
+        SY_TRY(sy_trunk_add(s->trunk, s->ws, n, err));
     }
-    return SY_OK;
+out:
+    return st;
 }
 
 typedef struct compare_job {
@@ -345,21 +352,25 @@ static void compare_task(void *arg, size_t i, unsigned thread)
 
 /* The logits of rows [first, first + n): kept, when diff is NULL, else compared with those that
  * were. */
-static void run_head(session *s, uint32_t first, uint32_t n, fidelity_diff *diff)
+static sy_status run_head(session *s, uint32_t first, uint32_t n, fidelity_diff *diff,
+                          sy_error *err)
 {
     const size_t vocab = s->desc->vocab;
-    uint32_t row[HEAD_ROWS_MAX];
+    sy_trunk_row row[HEAD_ROWS_MAX];
+    sy_status st = SY_OK;
 
     for (uint32_t begin = 0; begin < n; begin += HEAD_ROWS_MAX) {
         const uint32_t n_head = SY_MIN(n - begin, (uint32_t)HEAD_ROWS_MAX);
         float *want = s->want + (first + begin) * vocab;
 
-        for (uint32_t i = 0; i < n_head; i++) row[i] = begin + i;
-        sy_trunk_head(s->trunk, s->ws, diff == NULL ? want : s->got, s->x, row, n_head);
+        for (uint32_t i = 0; i < n_head; i++) row[i] = (sy_trunk_row){s->ws, begin + i};
+        SY_TRY(sy_trunk_head(s->trunk, diff == NULL ? want : s->got, row, n_head, err));
         if (diff == NULL) continue;
         sy_pool_run(s->pool, n_head, compare_task, &(compare_job){s, want});
         fidelity_diff_add(diff, s->compared, n_head);
     }
+out:
+    return st;
 }
 
 static sy_status run_prompts(session *s, fidelity_diff *diff, sy_error *err)
@@ -370,7 +381,7 @@ static sy_status run_prompts(session *s, fidelity_diff *diff, sy_error *err)
     for (uint32_t first = 0, n; first < s->n_rows; first += n) {
         n = SY_MIN(s->n_rows - first, s->step_rows_max);
         SY_TRY(run_layers(s, first, n, diff, err));
-        run_head(s, first, n, diff);
+        SY_TRY(run_head(s, first, n, diff, err));
         tool_progress_show(&progress, first + n, s->n_rows);
     }
 out:
@@ -421,13 +432,15 @@ out:
     return st;
 }
 
-/* What reading the files' own blocks rounds is not measured: no precision holds them otherwise. */
+/* What reading the files' own blocks rounds is not measured: all is compared with them as they
+ * read.
+ */
 static void add_notes(inspect_fidelity *out, const inspect_facts *f)
 {
     static const char *const note[] = {
         [SY_ENCODING_F8_BLOCK] =
             "fp8 weights are held as bf16: a weight times its block's factor is rounded, by 1 part "
-            "in 512 at the most, and \"as stored\" is with that",
+            "in 512 at the most, and \"as stored\" is with that; --weights fp8 rounds nothing",
         [SY_ENCODING_MXFP4] = "mxfp4 weights are held as bf16, which has every one of them exactly",
         [SY_ENCODING_GGUF] = "blocks of GGUF other than Q8_0 and Q4_0 are held as bf16",
     };

@@ -170,7 +170,7 @@ static void fill_defaults(sy_engine_config *config, const sy_model_desc *desc)
     if (config->kv_bytes_max == 0) {
         const uint64_t pages =
             (uint64_t)config->running_max * ((desc->context + SY_KV_PAGE - 1) / SY_KV_PAGE);
-        config->kv_bytes_max = SY_MIN(pages * sy_kv_page_bytes(desc), 1ull << 30);
+        config->kv_bytes_max = SY_MIN(pages * sy_trunk_page_bytes(config->trunk), 1ull << 30);
     }
 }
 
@@ -196,8 +196,8 @@ sy_status sy_engine_open(sy_engine **out, const sy_engine_config *config, sy_err
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&engine->idle, &attr);
     pthread_condattr_destroy(&attr);
-    pages = engine->config.kv_bytes_max / sy_kv_page_bytes(engine->desc);
-    SY_TRY(sy_kv_open(&engine->kv, engine->desc,
+    pages = engine->config.kv_bytes_max / sy_trunk_page_bytes(config->trunk);
+    SY_TRY(sy_kv_open(&engine->kv, config->trunk,
                       (uint32_t)SY_MIN(SY_MAX(pages, 1u), UINT32_MAX / 2), err));
     SY_TRY(engine_step_open(engine, err));
     SY_TRY(engine_halves_open(engine, err));

@@ -14,7 +14,7 @@ typedef struct step_rows {
     const sy_kv_seq **seq;
     uint64_t *request;
     uint8_t *failed, *may_degrade, *note;
-    float *x, *xn, *y; /* [rows,H] */
+    uint32_t *kept; /* which rows stay when others are taken out */
 } step_rows;
 
 /* Rows that pass through the layers together: all of a step, or one half of them. Of the thread
@@ -24,7 +24,8 @@ typedef struct half {
     step_rows rows;         /* the step's arrays from `first` on */
     sy_moe_call call;
     const sy_moe *moe;
-    sy_trunk_ws *ws; /* holds the rows' angles from one layer to the next: one a half */
+    const float *xn; /* what the experts get: of the workspace */
+    sy_trunk_ws *ws; /* has the rows themselves from one layer to the next: one a half */
 } half;
 
 struct sy_engine {
@@ -47,7 +48,7 @@ struct sy_engine {
     uint64_t step, total_rows; /* since start */
     uint32_t n_rows, n_decode; /* as chosen; decode rows come first */
     step_rows rows;
-    uint32_t *head_row; /* [running_max]: row whose logits are wanted */
+    sy_trunk_row *head_row; /* [running_max]: row whose logits are wanted */
     sequence **head_seq;
     float *logits;         /* [running_max,vocab] */
     drawn *draw;           /* [running_max] */

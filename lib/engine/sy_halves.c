@@ -64,32 +64,42 @@ static sy_batch batch_of(const half *h)
     return (sy_batch){h->n_rows, h->rows.token, h->rows.position, h->rows.seq};
 }
 
-static void move_row(const step_rows *rows, uint32_t to, uint32_t from, size_t hidden)
+/* The trunk failed the half: all of its sequences, and with them its rows. */
+static void fail_half(half *h, const sy_error *why)
 {
+    for (uint32_t r = 0; r < h->n_rows; r++)
+        if (h->rows.owner[r]->error.status == SY_OK) h->rows.owner[r]->error = *why;
+    h->n_rows = 0;
+}
+
+static void move_row(const half *h, uint32_t to, uint32_t from, size_t hidden)
+{
+    const step_rows *rows = &h->rows;
+    float *y = sy_trunk_output(h->ws);
+
     rows->owner[to] = rows->owner[from];
     rows->token[to] = rows->token[from];
     rows->position[to] = rows->position[from];
     rows->seq[to] = rows->seq[from];
     rows->request[to] = rows->request[from];
     rows->may_degrade[to] = rows->may_degrade[from];
-    memmove(rows->x + to * hidden, rows->x + from * hidden, hidden * sizeof(float));
-    memmove(rows->y + to * hidden, rows->y + from * hidden, hidden * sizeof(float));
+    memmove(y + to * hidden, y + from * hidden, hidden * sizeof(float));
 }
 
 /* Takes the rows of sequences that failed, in whichever half, out of the rest of the step. */
-static void drop_failed_rows(sy_engine *engine, half *h)
+static sy_status drop_failed_rows(sy_engine *engine, half *h, sy_error *err)
 {
     uint32_t kept = 0;
 
     for (uint32_t r = 0; r < h->n_rows; r++) {
         if (h->rows.owner[r]->error.status != SY_OK) continue;
-        if (kept != r) move_row(&h->rows, kept, r, engine->desc->hidden);
-        kept++;
+        if (kept != r) move_row(h, kept, r, engine->desc->hidden);
+        h->rows.kept[kept++] = r;
     }
-    if (kept == h->n_rows) return;
+    if (kept == h->n_rows) return SY_OK;
     h->n_rows = kept;
     const sy_batch batch = batch_of(h);
-    sy_trunk_rebatch(engine->config.trunk, h->ws, &batch);
+    return sy_trunk_keep(engine->config.trunk, h->ws, &batch, h->rows.kept, err);
 }
 
 static void add_times(sy_moe_times *to, const sy_moe_times *from)
@@ -107,15 +117,20 @@ static void add_note(sequence *seq, uint8_t note)
 }
 
 /* What the trunk does of a layer: attention, and the MLP of a dense layer or that beside the
- * experts of another. */
-static void run_trunk(sy_engine *engine, half *h, uint32_t layer)
+ * experts of another; and what those get. */
+static sy_status run_trunk(sy_engine *engine, half *h, uint32_t layer, sy_error *err)
 {
     const sy_trunk *trunk = engine->config.trunk;
     const sy_batch batch = batch_of(h);
+    sy_status st;
 
-    sy_trunk_attention(trunk, h->ws, engine->kv, layer, h->rows.x, &batch);
-    sy_trunk_moe_input(trunk, layer, h->rows.xn, h->rows.x, h->n_rows);
-    sy_trunk_mlp(trunk, h->ws, layer, h->rows.x, h->rows.xn, h->n_rows);
+    SY_TRY(sy_trunk_attend(trunk, h->ws, engine->kv, layer, &batch, err));
+    SY_TRY(sy_trunk_norm(trunk, h->ws, layer, h->n_rows, err));
+    SY_TRY(sy_trunk_mlp(trunk, h->ws, layer, h->n_rows, err));
+    if (sy_model_has_experts(engine->desc, layer))
+        SY_TRY(sy_trunk_input(&h->xn, trunk, h->ws, h->n_rows, err));
+out:
+    return st;
 }
 
 /* The call for the MoE block, which is made once the turn has been passed on. The pool is the
@@ -129,8 +144,8 @@ static void prepare_call(sy_engine *engine, half *h, uint32_t layer)
                             .n_rows = h->n_rows,
                             .experts_per_token = h->rows.owner[0]->experts_per_token,
                             .request = h->rows.request,
-                            .x = h->rows.xn,
-                            .y = h->rows.y,
+                            .x = h->xn,
+                            .y = sy_trunk_output(h->ws),
                             .deadline_us = sy_clock_us() + engine->config.layer_timeout_us,
                             .pool = divided ? NULL : engine->config.pool,
                             .may_degrade = h->rows.may_degrade,
@@ -152,7 +167,7 @@ static void ask_experts(half *h)
 }
 
 /* Sequences whose rows failed get the error, and their rows leave the step. */
-static void end_layer(sy_engine *engine, half *h)
+static sy_status end_layer(sy_engine *engine, half *h, sy_error *err)
 {
     const step_rows *rows = &h->rows;
 
@@ -164,26 +179,36 @@ static void end_layer(sy_engine *engine, half *h)
         else if (seq->error.status == SY_OK)
             seq->error = h->call.row_error[rows->failed[r] - 1];
     }
-    drop_failed_rows(engine, h);
-    sy_trunk_add(engine->config.trunk, rows->x, rows->y, h->n_rows);
+    const sy_status st = drop_failed_rows(engine, h, err);
+    return st == SY_OK ? sy_trunk_add(engine->config.trunk, h->ws, h->n_rows, err) : st;
+}
+
+static sy_status run_layer(sy_engine *engine, int id, uint32_t layer, sy_error *err)
+{
+    half *h = &engine->half[id];
+    const sy_status st = run_trunk(engine, h, layer, err);
+
+    if (st != SY_OK || !sy_model_has_experts(engine->desc, layer)) return st;
+    prepare_call(engine, h, layer);
+    pass_turn(engine, id);
+    ask_experts(h);
+    take_turn(engine, id);
+    return end_layer(engine, h, err);
 }
 
 static void run_half(sy_engine *engine, int id)
 {
     half *h = &engine->half[id];
+    sy_error err;
 
+    sy_error_clear(&err);
     take_turn(engine, id);
     const sy_batch batch = batch_of(h);
-    sy_trunk_begin(engine->config.trunk, h->ws, h->rows.x, &batch);
-    for (uint32_t layer = 0; layer < engine->desc->n_layers && h->n_rows > 0; layer++) {
-        run_trunk(engine, h, layer);
-        if (!sy_model_has_experts(engine->desc, layer)) continue;
-        prepare_call(engine, h, layer);
-        pass_turn(engine, id);
-        ask_experts(h);
-        take_turn(engine, id);
-        end_layer(engine, h);
-    }
+    sy_status st = sy_trunk_begin(engine->config.trunk, h->ws, &batch, &err);
+    for (uint32_t layer = 0; layer < engine->desc->n_layers && h->n_rows > 0 && st == SY_OK;
+         layer++)
+        st = run_layer(engine, id, layer, &err);
+    if (st != SY_OK) fail_half(h, &err);
     leave(engine, id);
 }
 
@@ -239,7 +264,6 @@ void engine_halves_close(sy_engine *engine)
 static void set_half(sy_engine *engine, int id, uint32_t first, uint32_t n_rows)
 {
     const step_rows *all = &engine->rows;
-    const size_t at = first * (size_t)engine->desc->hidden;
     half *h = &engine->half[id];
 
     h->first = first;
@@ -252,9 +276,7 @@ static void set_half(sy_engine *engine, int id, uint32_t first, uint32_t n_rows)
                           .failed = all->failed + first,
                           .may_degrade = all->may_degrade + first,
                           .note = all->note + first,
-                          .x = all->x + at,
-                          .xn = all->xn + at,
-                          .y = all->y + at};
+                          .kept = all->kept + first};
 }
 
 /* Where the second half begins. In the middle; but decode rows stay together where that leaves

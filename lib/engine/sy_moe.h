@@ -4,6 +4,7 @@
 #ifndef SY_MOE_H
 #define SY_MOE_H
 
+#include "cuda/sy_backend.h"
 #include "sy_kernels.h"
 #include "sy_model.h"
 #include "sy_pool.h"
@@ -45,15 +46,28 @@ typedef struct sy_moe {
     uint64_t (*placement_hash)(void *ctx); /* 0 where there is no placement; may be NULL */
 } sy_moe;
 
-/* All experts in this process. Loads every shard (progress per shard, one call at a time, from any
- * thread; may be NULL). One thread at a time. */
+/* GPUs of one kind; n 0: none. */
+#define SY_MOE_DEVICES_MAX 16
+typedef struct sy_moe_devices {
+    const sy_backend *backend;
+    uint32_t n;
+    uint32_t number[SY_MOE_DEVICES_MAX];  /* as the backend counts */
+    const char *name[SY_MOE_DEVICES_MAX]; /* "cuda:0"; borrowed until it is open */
+} sy_moe_devices;
+
+/* All experts in this process, on the processor, or in turn on devices (NULL: none). Loads every
+ * shard (progress per shard, one call at a time, from any thread; may be NULL). One thread at a
+ * time. SY_ELIMIT (SHARD_MEMORY), DEVICE_*: a device has not room for its share, or as
+ * sy_shard_home.h says. */
 typedef struct sy_moe_local sy_moe_local;
 SY_MUST_USE sy_status sy_moe_local_open(sy_moe_local **out, const sy_model *model,
                                         const sy_kernels *kernels, sy_precision precision,
-                                        sy_pool *pool,
+                                        sy_pool *pool, const sy_moe_devices *devices,
                                         void (*progress)(void *arg, uint32_t done, uint32_t total),
                                         void *progress_arg, sy_error *err);
 void sy_moe_local_close(sy_moe_local *local); /* accepts NULL */
 sy_moe sy_moe_local_ops(sy_moe_local *local);
+/* "f32-chain/1", ...; on GPUs "bf16-mma/1:sm_90". Lives as long as it. */
+const char *sy_moe_local_arithmetic(const sy_moe_local *local);
 
 #endif

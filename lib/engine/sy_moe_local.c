@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "sy_clock.h"
+#include "sy_moe_gpus.h"
 #include "sy_moe_rows.h"
 #include "sy_pages.h"
 #include "sy_plan.h"
@@ -19,6 +20,8 @@ struct sy_moe_local {
     sy_pool *pool;
     sy_router *router;
     sy_shard_store *store;
+    sy_precision precision;
+    moe_gpus *gpus; /* NULL: the processor computes */
     sy_plan plan;
     sy_shard_scratch scratch;
     /* Sized for `rows` tokens, grown when a larger batch comes. */
@@ -95,7 +98,10 @@ static void load_task(void *arg, size_t i, unsigned thread)
     pthread_mutex_unlock(&job->mutex);
     if (stop) return;
     sy_error_clear(&err);
-    const sy_status st = sy_shard_load(job->local->store, layer, expert, &err);
+    const sy_status st =
+        job->local->gpus == NULL
+            ? sy_shard_load(job->local->store, layer, expert, &err)
+            : moe_gpus_load(job->local->gpus, job->local->store, i, layer, expert, &err);
     pthread_mutex_lock(&job->mutex);
     if (st == SY_OK)
         job->done++;
@@ -123,7 +129,7 @@ static sy_status load_all(sy_moe_local *local, void (*progress)(void *, uint32_t
 }
 
 sy_status sy_moe_local_open(sy_moe_local **out, const sy_model *model, const sy_kernels *kernels,
-                            sy_precision precision, sy_pool *pool,
+                            sy_precision precision, sy_pool *pool, const sy_moe_devices *devices,
                             void (*progress)(void *arg, uint32_t done, uint32_t total),
                             void *progress_arg, sy_error *err)
 {
@@ -135,6 +141,7 @@ sy_status sy_moe_local_open(sy_moe_local **out, const sy_model *model, const sy_
     local->desc = sy_model_describe(model);
     local->kernels = kernels;
     local->pool = pool;
+    local->precision = precision;
     sy_plan_init(&local->plan);
     local->group = malloc(local->desc->n_experts * sizeof(*local->group));
     if (local->group == NULL) {
@@ -143,6 +150,8 @@ sy_status sy_moe_local_open(sy_moe_local **out, const sy_model *model, const sy_
     }
     SY_TRY(sy_router_open(&local->router, model, kernels, err));
     SY_TRY(sy_shard_store_open(&local->store, model, precision, 0, err));
+    if (devices != NULL && devices->n > 0)
+        SY_TRY(moe_gpus_open(&local->gpus, devices, model, precision.weights, kernels, err));
     SY_TRY(load_all(local, progress, progress_arg, err));
     *out = local;
     local = NULL;
@@ -157,6 +166,7 @@ void sy_moe_local_close(sy_moe_local *local)
     sy_plan_free(&local->plan);
     sy_shard_scratch_free(&local->scratch);
     sy_shard_store_close(local->store);
+    moe_gpus_close(local->gpus);
     sy_router_close(local->router);
     free_rows(local);
     free(local->group);
@@ -217,8 +227,14 @@ static sy_status compute_rows(sy_moe_local *local, sy_moe_call *call, const floa
         local->group[i] = (sy_shard_group){sy_shard_get(local->store, call->layer, e),
                                            plan->group[e], plan->group[e + 1]};
     }
-    st = sy_shard_compute(local->out, x, hidden, plan->row_token, local->group, plan->n_groups,
-                          &local->scratch, local->pool, local->kernels);
+    if (local->gpus != NULL) {
+        st = moe_gpus_compute(local->gpus, local->out, x, plan, local->group, &call->error);
+    } else {
+        st = sy_shard_compute(local->out, x, hidden, plan->row_token, local->group, plan->n_groups,
+                              &local->scratch, local->pool, local->kernels);
+        if (st != SY_OK)
+            sy_error_set(&call->error, st, "no memory for %u rows", local->plan.n_rows);
+    }
     for (uint32_t i = 0; i < plan->n_groups; i++) sy_shard_put(local->store, local->group[i].shard);
     for (uint32_t r = 0; r < plan->n_rows; r++) local->out_row[r] = local->out + r * hidden;
     return st;
@@ -246,8 +262,7 @@ static sy_status local_layer(void *ctx, sy_moe_call *call)
     if (st != SY_OK) return st;
     sy_moe_lap(&call->times.dispatch_us, &at);
     st = compute_rows(local, call, input.x);
-    if (st != SY_OK)
-        return sy_error_set(&call->error, st, "no memory for %u rows", local->plan.n_rows);
+    if (st != SY_OK) return st;
     sy_moe_lap(&call->times.compute_us, &at);
     sy_shard_combine(call->y, &local->plan, local->out_row, local->desc->hidden, call->failed, NULL,
                      local->pool, local->kernels);
@@ -262,4 +277,10 @@ static sy_status local_layer(void *ctx, sy_moe_call *call)
 sy_moe sy_moe_local_ops(sy_moe_local *local)
 {
     return (sy_moe){.ctx = local, .layer = local_layer};
+}
+
+const char *sy_moe_local_arithmetic(const sy_moe_local *local)
+{
+    return local->gpus != NULL ? moe_gpus_arithmetic(local->gpus)
+                               : sy_arithmetic_name(local->precision.activations);
 }

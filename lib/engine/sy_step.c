@@ -11,7 +11,7 @@ static void *rows_array(size_t n, size_t size)
 sy_status engine_step_open(sy_engine *engine, sy_error *err)
 {
     const size_t rows = engine->config.step_rows_max, seqs = engine->config.running_max;
-    const size_t hidden = engine->desc->hidden, vocab = engine->desc->vocab;
+    const size_t vocab = engine->desc->vocab;
     const unsigned threads = engine->config.pool == NULL ? 1 : sy_pool_threads(engine->config.pool);
     step_rows *r = &engine->rows;
 
@@ -24,17 +24,15 @@ sy_status engine_step_open(sy_engine *engine, sy_error *err)
     r->failed = rows_array(rows, sizeof(*r->failed));
     r->may_degrade = rows_array(rows, sizeof(*r->may_degrade));
     r->note = rows_array(rows, sizeof(*r->note));
-    r->x = rows_array(rows * hidden, sizeof(float));
-    r->xn = rows_array(rows * hidden, sizeof(float));
-    r->y = rows_array(rows * hidden, sizeof(float));
+    r->kept = rows_array(rows, sizeof(*r->kept));
     engine->head_row = rows_array(seqs, sizeof(*engine->head_row));
     engine->head_seq = rows_array(seqs, sizeof(*engine->head_seq));
     engine->logits = rows_array(seqs * vocab, sizeof(float));
     engine->draw = rows_array(seqs, sizeof(*engine->draw));
     engine->sampler_scratch = rows_array(threads, engine->sampler_bytes);
     if (!r->owner || !r->token || !r->position || !r->seq || !r->request || !r->failed ||
-        !r->may_degrade || !r->note || !r->x || !r->xn || !r->y || !engine->head_row ||
-        !engine->head_seq || !engine->logits || !engine->draw || !engine->sampler_scratch)
+        !r->may_degrade || !r->note || !r->kept || !engine->head_row || !engine->head_seq ||
+        !engine->logits || !engine->draw || !engine->sampler_scratch)
         return sy_error_set(err, SY_ENOMEM, "no memory for steps of %zu rows", rows);
     return SY_OK;
 }
@@ -51,9 +49,7 @@ void engine_step_close(sy_engine *engine)
     free(r->failed);
     free(r->may_degrade);
     free(r->note);
-    free(r->x);
-    free(r->xn);
-    free(r->y);
+    free(r->kept);
     free(engine->head_row);
     free(engine->head_seq);
     free(engine->logits);
@@ -142,23 +138,34 @@ static uint32_t finish_half(sy_engine *engine, const half *h, uint32_t n_heads)
         seq->n_computed = h->rows.position[r] + 1;
         engine->total_rows++;
         if (seq->n_computed != seq->n_tokens) continue;
-        engine->head_row[n_heads] = h->first + r;
+        engine->head_row[n_heads] = (sy_trunk_row){h->ws, r};
         engine->head_seq[n_heads++] = seq;
     }
     return n_heads;
+}
+
+/* What the trunk could not give, none of them has. */
+static void fail_heads(sy_engine *engine, uint32_t n_heads, const sy_error *why)
+{
+    for (uint32_t i = 0; i < n_heads; i++) engine->head_seq[i]->error = *why;
 }
 
 uint32_t engine_step(sy_engine *engine, sequence **ended)
 {
     const sy_moe *moe = &engine->config.moe;
     uint32_t n_heads = 0, n_ended = 0;
+    sy_error err;
 
+    sy_error_clear(&err);
     choose_rows(engine);
     engine_halves_run(engine);
     for (int i = 0; i < 2; i++) n_heads = finish_half(engine, &engine->half[i], n_heads);
     if (n_heads == 0) return 0;
-    sy_trunk_head(engine->config.trunk, engine->half[0].ws, engine->logits, engine->rows.x,
-                  engine->head_row, n_heads);
+    if (sy_trunk_head(engine->config.trunk, engine->logits, engine->head_row, n_heads, &err) !=
+        SY_OK) {
+        fail_heads(engine, n_heads, &err);
+        return 0;
+    }
     sy_pool_run(engine->config.pool, n_heads, draw_task, engine);
     const uint64_t hash = moe->placement_hash == NULL ? 0 : moe->placement_hash(moe->ctx);
     for (uint32_t i = 0; i < n_heads; i++) {

@@ -213,7 +213,7 @@ static void norm_task(void *arg, size_t t, unsigned thread)
     const size_t hidden = s->trunk->desc.hidden;
 
     (void)thread;
-    trunk_norm_row(s->trunk, s->ws->xn + t * hidden, s->x + t * hidden, &s->weights->norm1);
+    trunk_norm_row(s->trunk, s->ws->xn + t * hidden, s->ws->x + t * hidden, &s->weights->norm1);
 }
 
 static void add_task(void *arg, size_t t, unsigned thread)
@@ -222,7 +222,7 @@ static void add_task(void *arg, size_t t, unsigned thread)
     const size_t hidden = s->trunk->desc.hidden;
 
     (void)thread;
-    trunk_add(s->trunk, s->x + t * hidden, s->ws->xn + t * hidden, hidden);
+    trunk_add(s->trunk, s->ws->x + t * hidden, s->ws->xn + t * hidden, hidden);
 }
 
 /* Scores and values of all rows are less work than waking the pool. */
@@ -237,9 +237,10 @@ static int attention_is_small(const trunk_step *s)
     return keys * s->trunk->desc.n_heads * s->trunk->shape.key_dim < 256 << 10;
 }
 
-void sy_trunk_attention(const sy_trunk *trunk, sy_trunk_ws *ws, sy_kv *kv, uint32_t layer, float *x,
-                        const sy_batch *batch)
+sy_status trunk_cpu_attend(sy_trunk_ws *ws, sy_kv *kv, uint32_t layer, const sy_batch *batch,
+                           sy_error *err)
 {
+    const sy_trunk *trunk = ws->trunk;
     const trunk_layer *w = &trunk->layer[layer];
     const uint8_t flags = trunk->desc.layer[layer];
     const trunk_product out = {ws->xn, &w->o};
@@ -249,11 +250,12 @@ void sy_trunk_attention(const sy_trunk *trunk, sy_trunk_ws *ws, sy_kv *kv, uint3
         .ws = ws,
         .kv = kv,
         .layer = layer,
-        .x = x,
         .batch = batch,
         .window = (flags & SY_LAYER_SLIDING) != 0 ? trunk->desc.sliding_window : 0,
         .chunk = (flags & SY_LAYER_CHUNKED) != 0 ? trunk->desc.attention_chunk : 0,
     };
+
+    (void)err;
     /* A few rows are normed in less time than waking the pool takes. */
     sy_pool *rows_pool = (size_t)batch->n_rows * trunk->desc.hidden < 64 << 10 ? NULL : ws->pool;
     sy_pool *pool = attention_is_small(&s) ? NULL : ws->pool;
@@ -265,4 +267,5 @@ void sy_trunk_attention(const sy_trunk *trunk, sy_trunk_ws *ws, sy_kv *kv, uint3
     if (trunk->shape.is_latent) trunk_raise_values(&s);
     trunk_matmuls(trunk, ws, &out, 1, ws->attn, batch->n_rows);
     sy_pool_run(rows_pool, batch->n_rows, add_task, &s);
+    return SY_OK;
 }

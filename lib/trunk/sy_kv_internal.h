@@ -14,10 +14,12 @@ typedef struct sy_kv_shape {
 } sy_kv_shape;
 
 struct sy_kv {
+    const sy_trunk *trunk; /* borrowed: it outlives its caches */
+    uint32_t n_pages, n_free;
+    uint32_t *free_page;            /* a stack of n_free numbers */
+    struct trunk_device_kv *device; /* NULL: the processor, whose own is what follows */
     float *data;
     uint64_t bytes;
-    uint32_t n_pages, n_free;
-    uint32_t *free_page; /* a stack of n_free numbers */
     size_t head_floats;  /* SY_KV_PAGE * key_dim */
     size_t value_floats; /* from a page's first key to its first value */
     size_t page_floats;  /* of one page and layer */

@@ -1,7 +1,7 @@
-/* sy_trunk.c - the operations around attention and MLPs: a step's ends, norms, residual sums. */
-#include "sy_trunk_internal.h"
+/* sy_trunk.c - what callers ask of a trunk, handed to where it computes. */
+#include <stdlib.h>
 
-#include <math.h>
+#include "sy_trunk_internal.h"
 
 const sy_model_desc *sy_trunk_describe(const sy_trunk *trunk)
 {
@@ -23,103 +23,87 @@ uint64_t sy_trunk_bytes(const sy_trunk *trunk)
     return trunk->bytes;
 }
 
-/* The angle is an fp32 product, as transformers has it. */
-void sy_trunk_rebatch(const sy_trunk *trunk, sy_trunk_ws *ws, const sy_batch *batch)
+const char *sy_trunk_arithmetic(const sy_trunk *trunk)
 {
-    const size_t half = trunk->desc.rotary_dim / 2;
-
-    for (uint32_t t = 0; t < batch->n_rows; t++) {
-        const int is_long = batch->seq[t]->is_long != 0;
-        const float *inv_freq = trunk->inv_freq[is_long];
-        const float factor = trunk->rope_factor[is_long];
-
-        for (size_t i = 0; i < half; i++) {
-            const float angle = (float)batch->position[t] * inv_freq[i];
-            ws->cos[t * half + i] = cosf(angle) * factor;
-            ws->sin[t * half + i] = sinf(angle) * factor;
-        }
-    }
+    return trunk->ops->arithmetic(trunk);
 }
 
-void sy_trunk_begin(const sy_trunk *trunk, sy_trunk_ws *ws, float *x, const sy_batch *batch)
+int sy_trunk_lost(const sy_trunk *trunk, sy_error *why)
 {
-    const size_t hidden = trunk->desc.hidden;
-    const size_t row_bytes = sy_dtype_row_bytes(trunk->embed_dtype, hidden);
+    return trunk->ops->lost(trunk, why);
+}
 
+uint64_t sy_trunk_page_bytes(const sy_trunk *trunk)
+{
+    return trunk->ops->page_bytes(trunk);
+}
+
+void sy_trunk_close(sy_trunk *trunk)
+{
+    if (trunk == NULL) return;
+    trunk->ops->close(trunk);
+    free(trunk);
+}
+
+/* ---- a step ---- */
+
+sy_status sy_trunk_begin(const sy_trunk *trunk, sy_trunk_ws *ws, const sy_batch *batch,
+                         sy_error *err)
+{
     SY_ASSERT(batch->n_rows <= ws->rows_max);
-    for (uint32_t t = 0; t < batch->n_rows; t++)
-        sy_dtype_widen(x + t * hidden, trunk->embed + batch->token[t] * row_bytes,
-                       trunk->embed_dtype, hidden);
-    if (trunk->desc.embedding_multiplier != 1.0f)
-        for (size_t i = 0; i < batch->n_rows * hidden; i++)
-            x[i] *= trunk->desc.embedding_multiplier;
-    sy_trunk_rebatch(trunk, ws, batch);
+    return trunk->ops->begin(ws, batch, err);
 }
 
-/* In the kernels' order of sums: 16 partials, then pairwise. */
-static float sum(const float *x, size_t n)
+sy_status sy_trunk_keep(const sy_trunk *trunk, sy_trunk_ws *ws, const sy_batch *batch,
+                        const uint32_t *row, sy_error *err)
 {
-    enum { PARTIALS = 16 };
-    float p[PARTIALS] = {0};
-
-    for (size_t i = 0; i < n; i++) p[i % PARTIALS] += x[i];
-    for (size_t half = PARTIALS / 2; half > 0; half /= 2)
-        for (size_t i = 0; i < half; i++) p[i] += p[i + half];
-    return p[0];
+    SY_ASSERT(batch->n_rows <= ws->rows_max);
+    return trunk->ops->keep(ws, batch, row, err);
 }
 
-static void layer_norm(const sy_trunk *trunk, float *y, const float *x, const trunk_norm *norm)
+sy_status sy_trunk_attend(const sy_trunk *trunk, sy_trunk_ws *ws, sy_kv *kv, uint32_t layer,
+                          const sy_batch *batch, sy_error *err)
 {
-    const size_t n = trunk->desc.hidden;
-    const float mean = sum(x, n) / (float)n;
-
-    for (size_t i = 0; i < n; i++) y[i] = x[i] - mean;
-    const float variance = trunk->kernels->dot(y, y, n) / (float)n;
-    const float r = 1.0f / sqrtf(variance + trunk->desc.rms_eps);
-    for (size_t i = 0; i < n; i++) y[i] = norm->weight[i] * (y[i] * r);
-    if (norm->bias != NULL) trunk->kernels->add(y, norm->bias, n);
+    SY_ASSERT(batch->n_rows <= ws->rows_max && layer < trunk->desc.n_layers);
+    return trunk->ops->attend(ws, kv, layer, batch, err);
 }
 
-void trunk_norm_row(const sy_trunk *trunk, float *y, const float *x, const trunk_norm *norm)
+sy_status sy_trunk_norm(const sy_trunk *trunk, sy_trunk_ws *ws, uint32_t layer, uint32_t n_rows,
+                        sy_error *err)
 {
-    if (trunk->desc.norm == SY_NORM_LAYER)
-        layer_norm(trunk, y, x, norm);
-    else
-        trunk->kernels->rmsnorm(y, x, norm->weight, trunk->desc.rms_eps, trunk->desc.hidden);
+    SY_ASSERT(n_rows <= ws->rows_max && layer < trunk->desc.n_layers);
+    return trunk->ops->norm(ws, layer, n_rows, err);
 }
 
-void sy_trunk_moe_input(const sy_trunk *trunk, uint32_t layer, float *xn, const float *x,
-                        uint32_t n_rows)
+sy_status sy_trunk_mlp(const sy_trunk *trunk, sy_trunk_ws *ws, uint32_t layer, uint32_t n_rows,
+                       sy_error *err)
 {
-    const size_t hidden = trunk->desc.hidden;
-
-    for (uint32_t t = 0; t < n_rows; t++)
-        trunk_norm_row(trunk, xn + t * hidden, x + t * hidden, &trunk->layer[layer].norm2);
+    SY_ASSERT(n_rows <= ws->rows_max && layer < trunk->desc.n_layers);
+    return trunk->ops->mlp(ws, layer, n_rows, err);
 }
 
-void trunk_add(const sy_trunk *trunk, float *x, const float *y, size_t n)
+sy_status sy_trunk_input(const float **xn, const sy_trunk *trunk, sy_trunk_ws *ws, uint32_t n_rows,
+                         sy_error *err)
 {
-    if (trunk->desc.residual_multiplier == 1.0f)
-        trunk->kernels->add(x, y, n);
-    else
-        trunk->kernels->axpy(x, y, trunk->desc.residual_multiplier, n);
+    SY_ASSERT(n_rows <= ws->rows_max);
+    return trunk->ops->input(xn, ws, n_rows, err);
 }
 
-void sy_trunk_add(const sy_trunk *trunk, float *x, const float *y, uint32_t n_rows)
+float *sy_trunk_output(const sy_trunk_ws *ws)
 {
-    trunk_add(trunk, x, y, (size_t)n_rows * trunk->desc.hidden);
+    return ws->trunk->ops->output(ws);
 }
 
-void sy_trunk_head(const sy_trunk *trunk, sy_trunk_ws *ws, float *logits, const float *x,
-                   const uint32_t *row, uint32_t n)
+sy_status sy_trunk_add(const sy_trunk *trunk, sy_trunk_ws *ws, uint32_t n_rows, sy_error *err)
 {
-    const size_t hidden = trunk->desc.hidden;
+    SY_ASSERT(n_rows <= ws->rows_max);
+    return trunk->ops->add(ws, n_rows, err);
+}
 
-    SY_ASSERT(n <= ws->rows_max);
-    for (uint32_t i = 0; i < n; i++)
-        trunk_norm_row(trunk, ws->xn + i * hidden, x + row[i] * hidden, &trunk->final_norm);
-    trunk_matmuls(trunk, ws, &(trunk_product){logits, &trunk->head}, 1, ws->xn, n);
-    if (trunk->desc.logits_scaling == 1.0f) return;
-    for (size_t i = 0; i < (size_t)n * trunk->desc.vocab; i++)
-        logits[i] /= trunk->desc.logits_scaling;
+sy_status sy_trunk_head(const sy_trunk *trunk, float *logits, const sy_trunk_row *row, uint32_t n,
+                        sy_error *err)
+{
+    if (n == 0) return SY_OK;
+    SY_ASSERT(n <= row[0].ws->rows_max);
+    return trunk->ops->head(trunk, logits, row, n, err);
 }

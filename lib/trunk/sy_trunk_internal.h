@@ -38,11 +38,40 @@ typedef struct trunk_memory {
     size_t bytes;
 } trunk_memory;
 
+/* What differs with the place where a trunk computes; the calls of sy_trunk.h of these names, whose
+ * arguments have been checked. What is opened has its common fields set and the others zeroed; what
+ * was opened in part is closed like any other. */
+typedef struct trunk_ops {
+    void (*close)(sy_trunk *trunk);
+    const char *(*arithmetic)(const sy_trunk *trunk);
+    int (*lost)(const sy_trunk *trunk, sy_error *why);
+    uint64_t (*page_bytes)(const sy_trunk *trunk);
+    sy_status (*kv_open)(sy_kv *kv, sy_error *err);
+    void (*kv_close)(sy_kv *kv);
+    sy_status (*ws_open)(sy_trunk_ws *ws, sy_error *err);
+    void (*ws_close)(sy_trunk_ws *ws);
+    sy_status (*begin)(sy_trunk_ws *ws, const sy_batch *batch, sy_error *err);
+    sy_status (*keep)(sy_trunk_ws *ws, const sy_batch *batch, const uint32_t *row, sy_error *err);
+    sy_status (*attend)(sy_trunk_ws *ws, sy_kv *kv, uint32_t layer, const sy_batch *batch,
+                        sy_error *err);
+    sy_status (*norm)(sy_trunk_ws *ws, uint32_t layer, uint32_t n_rows, sy_error *err);
+    sy_status (*mlp)(sy_trunk_ws *ws, uint32_t layer, uint32_t n_rows, sy_error *err);
+    sy_status (*input)(const float **xn, sy_trunk_ws *ws, uint32_t n_rows, sy_error *err);
+    float *(*output)(const sy_trunk_ws *ws);
+    sy_status (*add)(sy_trunk_ws *ws, uint32_t n_rows, sy_error *err);
+    sy_status (*head)(const sy_trunk *trunk, float *logits, const sy_trunk_row *row, uint32_t n,
+                      sy_error *err);
+} trunk_ops;
+extern const trunk_ops trunk_cpu_ops;
+
 struct sy_trunk {
+    const trunk_ops *ops;
     sy_model_desc desc;
     sy_kv_shape shape;
     const sy_kernels *kernels;
     sy_precision precision;
+    struct trunk_device *device; /* NULL: the processor; what follows is its own, but for bytes and
+                                    the rotation */
     uint8_t *embed; /* [V,H], a copy: a row may be read while the file on disk is replaced */
     sy_dtype embed_dtype;
     trunk_norm final_norm;
@@ -58,10 +87,13 @@ struct sy_trunk {
 
 /* Attention and MLPs take turns with one part of the storage. */
 struct sy_trunk_ws {
+    const sy_trunk *trunk; /* borrowed: it outlives its workspaces */
     uint32_t rows_max;
     sy_pool *pool;
-    float *xn;                /* [rows, H] */
-    float *cos, *sin;         /* [rows, rotary/2] */
+    struct trunk_device_ws *device; /* NULL: the processor, whose own is what follows */
+    float *x, *input, *output;      /* [rows, H] */
+    float *xn;                      /* [rows, H] */
+    float *cos, *sin;               /* [rows, rotary/2] */
     float *q, *k, *v;         /* [rows, nh*hd]; [rows, nkv*hd] twice, or with MLA one latent */
     float *attn;              /* [rows, nh*value_dim]: what O takes */
     float *q_low;             /* [rows, q_rank] */
@@ -84,7 +116,6 @@ typedef struct trunk_step {
     sy_trunk_ws *ws;
     sy_kv *kv;
     uint32_t layer;
-    float *x;
     const sy_batch *batch;
     uint32_t window, chunk;  /* how far back keys are seen: SY_LAYER_SLIDING, CHUNKED; 0: all */
     uint32_t n_blocks;       /* of rows: ws->block */
@@ -113,7 +144,25 @@ static inline size_t trunk_mlp_width(const sy_model_desc *d)
     return SY_MAX(d->dense_ffn, d->shared_ffn);
 }
 
-/* SY_ENOMEM: no room for rounded rows. ws->rows_max is set. */
+/* ---- the processor's (sy_trunk_cpu.c has the rest) ---- */
+
+void trunk_cpu_close(sy_trunk *trunk);
+uint64_t trunk_cpu_page_bytes(const sy_trunk *trunk);
+sy_status trunk_cpu_kv_open(sy_kv *kv, sy_error *err);
+void trunk_cpu_kv_close(sy_kv *kv);
+sy_status trunk_cpu_ws_open(sy_trunk_ws *ws, sy_error *err);
+void trunk_cpu_ws_close(sy_trunk_ws *ws);
+sy_status trunk_cpu_attend(sy_trunk_ws *ws, sy_kv *kv, uint32_t layer, const sy_batch *batch,
+                           sy_error *err);
+sy_status trunk_cpu_mlp(sy_trunk_ws *ws, uint32_t layer, uint32_t n_rows, sy_error *err);
+
+/* The rotation's frequencies, in memory of inv: 2 * rotary_dim / 2 floats. */
+void trunk_set_rotation(sy_trunk *trunk, float *inv);
+/* The angles of a row: [rotary_dim / 2] each. As transformers has it, the angle is an fp32 product.
+ */
+void trunk_angles(const sy_trunk *trunk, float *cos, float *sin, uint32_t position, int is_long);
+
+/* SY_ENOMEM: no room for rounded rows. */
 SY_MUST_USE sy_status trunk_ws_rounding(sy_trunk_ws *ws, const sy_trunk *trunk);
 /* Floats of one thread's scores: sy_attention.c. */
 size_t trunk_score_floats(const sy_trunk *trunk);

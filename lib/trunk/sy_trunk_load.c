@@ -114,14 +114,11 @@ out:
     return st;
 }
 
-/* What no file has: the frequencies, and the ones that a norm without weights multiplies by. */
-static sy_status make_constants(sy_trunk *trunk)
+void trunk_set_rotation(sy_trunk *trunk, float *inv)
 {
     const sy_model_desc *d = &trunk->desc;
     const size_t half = d->rotary_dim / 2;
-    float *inv = trunk_take(trunk, SY_MAX(2 * half, (size_t)1) * sizeof(float));
 
-    if (inv == NULL) return SY_ENOMEM;
     for (int is_long = 0; is_long < 2; is_long++) {
         const int has_own = is_long && d->rope.type == SY_ROPE_LONG;
 
@@ -130,6 +127,17 @@ static sy_status make_constants(sy_trunk *trunk)
         trunk->rope_factor[is_long] =
             has_own ? d->rope.long_attention_factor : d->rope.attention_factor;
     }
+}
+
+/* What no file has: the frequencies, and the ones that a norm without weights multiplies by. */
+static sy_status make_constants(sy_trunk *trunk)
+{
+    const sy_model_desc *d = &trunk->desc;
+    const size_t half = d->rotary_dim / 2;
+    float *inv = trunk_take(trunk, SY_MAX(2 * half, (size_t)1) * sizeof(float));
+
+    if (inv == NULL) return SY_ENOMEM;
+    trunk_set_rotation(trunk, inv);
     if (d->qk_norm != SY_QK_NORM_WEIGHTLESS) return SY_OK;
     trunk->ones = trunk_take(trunk, d->head_dim * sizeof(float));
     if (trunk->ones == NULL) return SY_ENOMEM;
@@ -147,6 +155,7 @@ sy_status sy_trunk_open(sy_trunk **out, const sy_model *model, const sy_kernels 
 
     *out = NULL;
     if (trunk == NULL) return sy_error_set(err, SY_ENOMEM, "no memory for the trunk");
+    trunk->ops = &trunk_cpu_ops;
     trunk->desc = *desc;
     trunk->shape = sy_kv_shape_of(desc);
     trunk->kernels = kernels;
@@ -168,12 +177,10 @@ out:
     return st;
 }
 
-void sy_trunk_close(sy_trunk *trunk)
+void trunk_cpu_close(sy_trunk *trunk)
 {
-    if (trunk == NULL) return;
     for (size_t i = 0; trunk->owned != NULL && i < trunk->n_owned; i++)
         sy_pages_free(trunk->owned[i].data, trunk->owned[i].bytes);
     free(trunk->owned);
     free(trunk->layer);
-    free(trunk);
 }

@@ -5,8 +5,6 @@ typedef struct mlp_step {
     const sy_trunk *trunk;
     const trunk_layer *weights;
     sy_trunk_ws *ws;
-    float *x;
-    const float *xn;
 } mlp_step;
 
 static void swiglu_task(void *arg, size_t t, unsigned thread)
@@ -32,7 +30,7 @@ static void add_task(void *arg, size_t t, unsigned thread)
     const mlp_step *s = arg;
     const sy_kernels *kernels = s->trunk->kernels;
     const size_t hidden = s->trunk->desc.hidden;
-    float *x = s->x + t * hidden;
+    float *x = s->ws->x + t * hidden;
     const float *y = s->ws->xn + t * hidden;
 
     (void)thread;
@@ -40,24 +38,26 @@ static void add_task(void *arg, size_t t, unsigned thread)
         trunk_add(s->trunk, x, y, hidden);
         return;
     }
-    const float mix = sigmoid(kernels, kernels->dot(s->xn + t * hidden, s->weights->mix, hidden));
+    const float mix =
+        sigmoid(kernels, kernels->dot(s->ws->input + t * hidden, s->weights->mix, hidden));
     kernels->axpy(x, y, mix * s->trunk->desc.residual_multiplier, hidden);
 }
 
-void sy_trunk_mlp(const sy_trunk *trunk, sy_trunk_ws *ws, uint32_t layer, float *x, const float *xn,
-                  uint32_t n_rows)
+sy_status trunk_cpu_mlp(sy_trunk_ws *ws, uint32_t layer, uint32_t n_rows, sy_error *err)
 {
+    const sy_trunk *trunk = ws->trunk;
     const trunk_layer *w = &trunk->layer[layer];
     const trunk_product in[] = {{ws->mlp_gate, &w->gate}, {ws->mlp_up, &w->up}};
     const trunk_product out = {ws->xn, &w->down};
-    mlp_step s = {trunk, w, ws, x, xn};
+    mlp_step s = {trunk, w, ws};
 
-    if (w->down.w.data == NULL) return;
-    SY_ASSERT(n_rows <= ws->rows_max);
+    (void)err;
+    if (w->down.w.data == NULL) return SY_OK;
     /* A few rows take less time than waking the pool. */
     sy_pool *pool = (size_t)n_rows * w->gate.w.n < 16 << 10 ? NULL : ws->pool;
-    trunk_matmuls(trunk, ws, in, SY_COUNT_OF(in), xn, n_rows);
+    trunk_matmuls(trunk, ws, in, SY_COUNT_OF(in), ws->input, n_rows);
     sy_pool_run(pool, n_rows, swiglu_task, &s);
     trunk_matmuls(trunk, ws, &out, 1, ws->mlp_gate, n_rows);
     sy_pool_run(pool, n_rows, add_task, &s);
+    return SY_OK;
 }

@@ -50,7 +50,8 @@ void *trunk_take(sy_trunk *trunk, size_t bytes)
 typedef struct pack_job {
     const sy_model *model;
     const sy_tensor *tensor;
-    size_t row_bytes;   /* of the tensor, once read */
+    sy_dtype read;      /* what its rows are read as: as they read, or as they are encoded */
+    size_t row_bytes;   /* of those */
     sy_panels w;        /* the whole matrix; of heads: key_up's first */
     sy_panels value_up; /* of heads: the first */
     size_t key_step, value_step;
@@ -71,8 +72,11 @@ static sy_status choose_dtype(sy_dtype *out, const sy_trunk *trunk, const sy_ten
 {
     const sy_dtype weights = trunk->precision.weights;
 
-    *out = weights == SY_DTYPE_NONE ? t->dtype : weights;
-    if (*out == t->dtype || (sy_dtype_is_quant(*out) && !sy_dtype_is_quant(t->dtype))) return SY_OK;
+    *out = weights == SY_DTYPE_NONE || sy_dtype_is_encoded(weights) ? t->dtype : weights;
+    if (sy_dtype_is_encoded(weights) && sy_tensor_encoded(t) == weights) *out = weights;
+    if (*out == t->dtype || sy_dtype_is_encoded(*out) ||
+        (sy_dtype_is_quant(*out) && !sy_dtype_is_quant(t->dtype)))
+        return SY_OK;
     return sy_error_set(err, SY_EINVAL, "%s is stored as %s, not as %s: use --weights as-stored%s",
                         t->name, sy_dtype_name(t->dtype), sy_dtype_name(*out),
                         sy_dtype_is_quant(t->dtype) ? "" : ", q8 or q4");
@@ -82,13 +86,12 @@ static sy_status choose_dtype(sy_dtype *out, const sy_trunk *trunk, const sy_ten
 static sy_status pack_panel(const pack_job *job, const sy_panels *w, size_t panel,
                             const uint8_t *rows, uint8_t *rounded)
 {
-    const sy_dtype from = job->tensor->dtype;
     const size_t n = SY_MIN((size_t)SY_PANEL, w->n - panel * SY_PANEL);
     uint8_t *dst = (uint8_t *)(uintptr_t)w->data + panel * sy_panel_bytes(w->dtype, w->k);
 
-    if (!sy_model_is_sound(job->model, rows, from, (uint64_t)n * w->k)) return SY_EDATALOSS;
-    if (w->dtype != from) {
-        const sy_status st = sy_quantize_rows(rounded, w->dtype, rows, from, n, w->k);
+    if (!sy_model_are_sound(job->model, rows, job->read, n, w->k)) return SY_EDATALOSS;
+    if (w->dtype != job->read) {
+        const sy_status st = sy_quantize_rows(rounded, w->dtype, rows, job->read, n, w->k);
         if (st != SY_OK) return st;
         rows = rounded;
     }
@@ -112,7 +115,7 @@ static sy_status pack_guarded(void *arg)
         if (p->plain == NULL)
             rows = t->data + row * p->job->row_bytes;
         else
-            sy_tensor_read(p->plain, t, row, n);
+            sy_tensor_read_as(p->plain, t, p->job->read, row, n);
         const sy_status st = pack_panel(p->job, w, panel, rows, p->rounded);
         if (st != SY_OK) return st;
     }
@@ -200,17 +203,18 @@ sy_status trunk_load_panels(const trunk_load *l, sy_panels *out, sy_role role, u
 {
     const sy_tensor *t = sy_model_tensor(l->model, role, layer, 0);
     const uint32_t n = (uint32_t)t->shape[0], k = (uint32_t)t->shape[1];
-    pack_job job = {
-        .model = l->model, .tensor = t, .row_bytes = sy_tensor_row_bytes(t), .status = SY_OK};
+    pack_job job = {.model = l->model, .tensor = t, .status = SY_OK};
     sy_dtype dtype;
     sy_status st;
 
     SY_TRY(choose_dtype(&dtype, l->trunk, t, err));
+    job.read = sy_dtype_is_encoded(dtype) ? dtype : t->dtype;
+    job.row_bytes = sy_dtype_row_bytes(job.read, k);
     job.w = (sy_panels){trunk_take(l->trunk, sy_panels_bytes(dtype, n, k)), dtype, n, k};
     if (job.w.data == NULL) return no_memory(t, err);
     *out = job.w;
     if (!sy_tensor_is_in_place(t)) job.plain_bytes = line_up(SY_PANEL * job.row_bytes);
-    if (dtype != t->dtype) job.rounded_bytes = line_up(SY_PANEL * sy_dtype_row_bytes(dtype, k));
+    if (dtype != job.read) job.rounded_bytes = line_up(SY_PANEL * sy_dtype_row_bytes(dtype, k));
     SY_TRY(run_job(l, &job, (sy_panels_count(n) + PACK_CHUNK - 1) / PACK_CHUNK, pack_task, err));
 out:
     return st;
@@ -221,12 +225,16 @@ sy_status trunk_load_heads(const trunk_load *l, trunk_layer *out, uint32_t layer
     const sy_model_desc *d = &l->trunk->desc;
     const sy_mla_desc *mla = &d->mla;
     const sy_tensor *t = sy_model_tensor(l->model, SY_ROLE_KV_B, layer, 0);
-    pack_job job = {
-        .model = l->model, .tensor = t, .row_bytes = sy_tensor_row_bytes(t), .status = SY_OK};
+    pack_job job = {.model = l->model,
+                    .tensor = t,
+                    .read = t->dtype,
+                    .row_bytes = sy_tensor_row_bytes(t),
+                    .status = SY_OK};
     sy_dtype dtype;
     sy_status st;
 
     SY_TRY(choose_dtype(&dtype, l->trunk, t, err));
+    if (sy_dtype_is_encoded(dtype)) dtype = t->dtype; /* turned, a row has no blocks */
     job.key_step = line_up(sy_panels_bytes(dtype, mla->kv_rank, mla->nope_dim));
     job.value_step = line_up(sy_panels_bytes(dtype, mla->value_dim, mla->kv_rank));
     job.w = (sy_panels){trunk_take(l->trunk, d->n_heads * job.key_step), dtype, mla->kv_rank,

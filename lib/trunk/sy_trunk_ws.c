@@ -40,7 +40,10 @@ static void lay_out(sy_trunk_ws *ws, const row_widths *w, int is_latent)
     const size_t rows = ws->rows_max;
     float *shared;
 
-    ws->xn = ws->storage;
+    ws->x = ws->storage;
+    ws->input = ws->x + rows * w->hidden;
+    ws->output = ws->input + rows * w->hidden;
+    ws->xn = ws->output + rows * w->hidden;
     ws->cos = ws->xn + rows * w->hidden;
     ws->sin = ws->cos + rows * w->half;
     shared = ws->sin + rows * w->half;
@@ -56,28 +59,47 @@ static void lay_out(sy_trunk_ws *ws, const row_widths *w, int is_latent)
     ws->mlp_up = shared + rows * w->mlp;
 }
 
+sy_status trunk_cpu_ws_open(sy_trunk_ws *ws, sy_error *err)
+{
+    const sy_trunk *trunk = ws->trunk;
+    const row_widths w = widths_of(trunk);
+    const unsigned threads = ws->pool == NULL ? 1 : sy_pool_threads(ws->pool);
+    const size_t scores = trunk_score_floats(trunk);
+    const size_t floats = ws->rows_max * (4 * w.hidden + 2 * w.half + w.shared) + threads * scores;
+
+    ws->storage_bytes = floats * sizeof(float);
+    ws->storage = sy_pages_alloc(ws->storage_bytes);
+    ws->block = malloc(sizeof(*ws->block) * ((size_t)ws->rows_max + 1));
+    if (ws->storage == NULL || ws->block == NULL || trunk_ws_rounding(ws, trunk) != SY_OK)
+        return sy_error_set(err, SY_ENOMEM, "no memory for a step of %u rows", ws->rows_max);
+    ws->score_floats = scores;
+    lay_out(ws, &w, trunk->shape.is_latent);
+    return SY_OK;
+}
+
+void trunk_cpu_ws_close(sy_trunk_ws *ws)
+{
+    free(ws->rounded);
+    free(ws->block);
+    if (ws->storage != NULL) sy_pages_free(ws->storage, ws->storage_bytes);
+}
+
 sy_status sy_trunk_ws_open(sy_trunk_ws **out, const sy_trunk *trunk, uint32_t rows_max,
                            sy_pool *pool, sy_error *err)
 {
-    const row_widths w = widths_of(trunk);
-    const unsigned threads = pool == NULL ? 1 : sy_pool_threads(pool);
-    const size_t scores = trunk_score_floats(trunk);
-    const size_t floats = rows_max * (w.hidden + 2 * w.half + w.shared) + threads * scores;
     sy_trunk_ws *ws = calloc(1, sizeof(*ws));
 
     *out = NULL;
-    if (ws != NULL) ws->storage_bytes = floats * sizeof(float);
-    if (ws != NULL) ws->storage = sy_pages_alloc(ws->storage_bytes);
-    if (ws != NULL) ws->block = malloc(sizeof(*ws->block) * ((size_t)rows_max + 1));
-    if (ws != NULL) ws->rows_max = rows_max;
-    if (ws == NULL || ws->storage == NULL || ws->block == NULL ||
-        trunk_ws_rounding(ws, trunk) != SY_OK) {
-        sy_trunk_ws_close(ws);
+    if (ws == NULL)
         return sy_error_set(err, SY_ENOMEM, "no memory for a step of %u rows", rows_max);
-    }
+    ws->trunk = trunk;
+    ws->rows_max = rows_max;
     ws->pool = pool;
-    ws->score_floats = scores;
-    lay_out(ws, &w, trunk->shape.is_latent);
+    const sy_status st = trunk->ops->ws_open(ws, err);
+    if (st != SY_OK) {
+        sy_trunk_ws_close(ws);
+        return st;
+    }
     *out = ws;
     return SY_OK;
 }
@@ -85,8 +107,6 @@ sy_status sy_trunk_ws_open(sy_trunk_ws **out, const sy_trunk *trunk, uint32_t ro
 void sy_trunk_ws_close(sy_trunk_ws *ws)
 {
     if (ws == NULL) return;
-    free(ws->rounded);
-    free(ws->block);
-    sy_pages_free(ws->storage, ws->storage_bytes);
+    ws->trunk->ops->ws_close(ws);
     free(ws);
 }

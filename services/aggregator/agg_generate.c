@@ -101,6 +101,7 @@ static void send_finish(generation *gen, const sy_gen_event *e)
                       s->other_weights_rows);
     agg_policies_add_precision(&policy, gen->agg->precision, gen->agg->expert_precision);
     agg_policies_add_arithmetic(&policy, gen->agg->expert_arithmetic, gen->agg->expert_precision);
+    agg_policies_add_trunk(&policy, sy_trunk_arithmetic(gen->agg->trunk), gen->agg->precision);
     agg_policies_add_wire_rows(&policy, gen->agg->moe_config.wire_rows);
     const sy_generate_reply reply = {
         .is_finish = 1,

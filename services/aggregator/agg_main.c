@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include "agg_http.h"
+#include "agg_trunk.h"
 #include "aggregator.h"
 #include "sy_log.h"
 #include "sy_precision_text.h"
 
 typedef struct agg_options {
     sy_service_options common;
+    agg_trunk_options trunk;
     const char *router, *routers, *hedge, *verify_weights, *shared_memory, *wire_rows;
     const char *weights, *activations, *expert_weights, *expert_activations, *expert_arithmetic;
     sy_precision precision, expert_precision; /* what those say */
@@ -101,7 +103,8 @@ out:
 }
 
 /* A process has one set of options, so the table can be a constant; these are the defaults. */
-static agg_options options = {.router = "remote",
+static agg_options options = {.trunk = {.device = "cpu:0", .timeout_s = 10, .exit_s = 5},
+                              .router = "remote",
                               .weights = "as-stored",
                               .activations = "f32",
                               .hedge = "on",
@@ -135,6 +138,16 @@ static const sy_arg option_table[] = {
      SY_ARG_STRING, &options.routers, 0, 0},
     {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &options.weights, 0, 0},
     {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &options.activations, 0, 0},
+    {"trunk-device", "NAME",
+     "where the model without its experts is computed: cpu:0, or a GPU, such as cuda:0 (switchyard "
+     "devices lists them); default cpu:0",
+     SY_ARG_STRING, &options.trunk.device, 0, 0},
+    {"device-timeout-s", "S", "a GPU that does not finish a layer in this time is lost; default 10",
+     SY_ARG_INT, &options.trunk.timeout_s, 1, 3600},
+    {"device-exit-s", "S",
+     "an aggregator that has lost its GPU is not ready, and ends so long after with exit code 3; "
+     "default 5",
+     SY_ARG_INT, &options.trunk.exit_s, 0, 86400},
     {"expert-weights", "FORMAT",
      "the --weights of expert nodes, if they are others than here: nodes whose weights are "
      "others are refused",
@@ -229,9 +242,11 @@ static void on_members(void *ctx, sy_member_kind kind, const sy_member *member, 
     agg_peers_members(agg->peers, kind, member, n);
 }
 
-static void probe_suspects(void *arg)
+static void on_tick(void *arg)
 {
     aggregator *agg = arg;
+
+    agg_trunk_tick(agg);
     agg_view *view = agg_peers_view(agg->peers);
 
     agg_probe_suspects(view, sy_model_name(agg->model));
@@ -253,7 +268,8 @@ static int ready(void *ctx, sy_strbuf *why)
     int yes;
 
     agg_peers_sweep(agg->peers);
-    yes = agg_peers_ready(agg->peers, agg->inproc == NULL && agg->fallback == NULL, why);
+    yes = agg_peers_ready(agg->peers, agg->inproc == NULL && agg->fallback == NULL, why) &&
+          !agg_trunk_is_lost(agg, why);
     pthread_mutex_lock(&agg->ready_mutex);
     agg->ready = yes;
     snprintf(agg->not_ready, sizeof(agg->not_ready), "%s", yes ? "" : why->data + at);
@@ -319,8 +335,8 @@ static sy_status open_model(aggregator *agg, const agg_options *o, sy_error *err
     agg->precision = o->precision;
     agg->expert_precision = o->expert_precision;
     agg->expert_arithmetic = o->expert_arithmetic;
+    SY_TRY(agg_trunk_open(agg, &o->trunk, err));
     sy_precision_metric("switchyard_aggregator_precision_info", agg->precision);
-    SY_TRY(sy_trunk_open(&agg->trunk, agg->model, agg->kernels, agg->precision, agg->pool, err));
     if (strcmp(o->router, "inproc") == 0)
         SY_TRY(sy_router_open(&agg->inproc, agg->model, agg->kernels, err));
     if (strcmp(o->router, "fallback") == 0)
@@ -447,8 +463,8 @@ static sy_status start(aggregator *agg, const agg_options *o, sy_error *err)
 
     sy_status st = sy_service_start(&agg->service, &o->common, &config, err);
     if (st == SY_OK && sy_control_every(sy_service_control(agg->service), AGG_PROBE_TICK_US,
-                                        probe_suspects, agg) != SY_OK)
-        sy_log(SY_LOG_ERROR, "no timer for probes: a peer that was silent once stays in disfavour");
+                                        on_tick, agg) != SY_OK)
+        sy_log(SY_LOG_ERROR, "no timer: a peer that was silent once stays in disfavour");
     return st;
 }
 
@@ -479,6 +495,7 @@ int main(int argc, char **argv)
     static aggregator agg;
     sy_error err = {0};
     sy_status st;
+    int code = 0;
 
     sy_service_init();
     sy_error_clear(&err);
@@ -489,6 +506,8 @@ int main(int argc, char **argv)
     SY_TRY(start(&agg, &options, &err));
     sy_service_wait(agg.service);
 out:
+    agg_trunk_end(&agg);
     close_all(&agg);
-    return st == SY_OK ? 0 : sy_service_exit_code(&err, "switchyard-aggregator");
+    if (st != SY_OK) code = sy_service_exit_code(&err, "switchyard-aggregator");
+    return code != 0 && agg.trunk_is_refused ? 2 : code;
 }

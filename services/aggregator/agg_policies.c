@@ -27,7 +27,7 @@ void agg_policies_add_precision(agg_policies *list, sy_precision trunk, sy_preci
 {
     list->n += sy_precision_policies(&list->text[list->n], "", trunk);
     if (trunk.weights == experts.weights && trunk.activations == experts.activations) return;
-    if (sy_dtype_is_quant(trunk.weights) && !sy_dtype_is_quant(experts.weights))
+    if (sy_weights_are_told(trunk.weights) && !sy_weights_are_told(experts.weights))
         snprintf(next(list), sizeof(list->text[0]), "expert_weights=%s",
                  sy_weights_name(experts.weights));
     if (trunk.activations != SY_ACT_F32 && experts.activations == SY_ACT_F32)
@@ -40,6 +40,12 @@ void agg_policies_add_arithmetic(agg_policies *list, const char *arithmetic, sy_
 {
     if (strcmp(arithmetic, sy_arithmetic_name(experts.activations)) == 0) return;
     snprintf(next(list), sizeof(list->text[0]), "arithmetic=%.31s", arithmetic);
+}
+
+void agg_policies_add_trunk(agg_policies *list, const char *arithmetic, sy_precision trunk)
+{
+    if (strcmp(arithmetic, sy_arithmetic_name(trunk.activations)) == 0) return;
+    snprintf(next(list), sizeof(list->text[0]), "trunk_arithmetic=%.30s", arithmetic);
 }
 
 void agg_policies_add_wire_rows(agg_policies *list, sy_dtype wire_rows)

@@ -4,7 +4,7 @@
 
 #include "sy_precision_text.h"
 
-enum { AGG_POLICIES_MAX = 5 + 2 * SY_PRECISION_POLICIES_MAX };
+enum { AGG_POLICIES_MAX = 6 + 2 * SY_PRECISION_POLICIES_MAX };
 
 typedef struct agg_policies {
     uint32_t n; /* 0: the answer is exact */
@@ -22,6 +22,9 @@ void agg_policies_add_precision(agg_policies *list, sy_precision trunk, sy_preci
 /* Once, after that: "arithmetic=bf16-mma/1:sm_90" where experts are not computed as CPUs with
  * that precision would. */
 void agg_policies_add_arithmetic(agg_policies *list, const char *arithmetic, sy_precision experts);
+/* Once, after that: "trunk_arithmetic=bf16-mma/1:sm_90" where the trunk is not computed as CPUs
+ * with that precision would. */
+void agg_policies_add_trunk(agg_policies *list, const char *arithmetic, sy_precision trunk);
 /* Once, after that: "wire_rows=bf16" where rows are rounded on their way; f32 is exact. */
 void agg_policies_add_wire_rows(agg_policies *list, sy_dtype wire_rows);
 

@@ -25,8 +25,11 @@ typedef struct aggregator {
     sy_error chat_error; /* or one that cannot be used: what conversations are answered with */
     sy_pool *pool;
     sy_trunk *trunk;
-    sy_router *inproc;   /* --router inproc; else NULL */
-    sy_router *fallback; /* --router fallback; else NULL */
+    int64_t trunk_exit_us, trunk_lost_us; /* agg_trunk.c: how long the process stays up without its
+                                             GPU, since when; 0: it has not lost it */
+    int trunk_is_exiting, trunk_is_refused; /* refused: no device of that name can be used */
+    sy_router *inproc;                      /* --router inproc; else NULL */
+    sy_router *fallback;                    /* --router fallback; else NULL */
     uint64_t checkpoint_hash;
     agg_peers *peers;
     agg_moe_config moe_config;

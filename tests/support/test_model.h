@@ -42,8 +42,9 @@ static inline void test_model_open_as(test_model *m, const char *dir, const char
     must(sy_model_open(&m->model, dir, NULL, &err), &err);
     must(sy_tokenizer_open(&m->tokenizer, dir, sy_model_describe(m->model)->vocab, &err), &err);
     must(sy_trunk_open(&m->trunk, m->model, kernels, precision, m->pool, &err), &err);
-    must(sy_moe_local_open(&m->local, m->model, kernels, precision, m->pool, NULL, NULL, &err),
-         &err);
+    must(
+        sy_moe_local_open(&m->local, m->model, kernels, precision, m->pool, NULL, NULL, NULL, &err),
+        &err);
     config.trunk = m->trunk;
     config.tokenizer = m->tokenizer;
     config.moe = config.moe.layer != NULL ? config.moe : sy_moe_local_ops(m->local);

@@ -237,8 +237,8 @@ static sy_status load(const char *path, sy_precision precision, sy_error *err)
     SY_TRY(sy_pool_open(&m.pool, 2, "test"));
     SY_TRY(sy_model_open(&m.model, path, NULL, err));
     SY_TRY(sy_trunk_open(&m.trunk, m.model, sy_kernels_best(), precision, m.pool, err));
-    st =
-        sy_moe_local_open(&m.local, m.model, sy_kernels_best(), precision, m.pool, NULL, NULL, err);
+    st = sy_moe_local_open(&m.local, m.model, sy_kernels_best(), precision, m.pool, NULL, NULL,
+                           NULL, err);
 out:
     test_model_close(&m);
     return st;

@@ -94,7 +94,7 @@ static void open_fixture(fixture *f, sy_engine_config config)
      * submitted. */
     test_model_open(&f->m, TRIO, "auto", 2, config);
     must(sy_moe_local_open(&f->half[1].local, f->m.model, sy_trunk_kernels(f->m.trunk),
-                           sy_trunk_precision(f->m.trunk), f->m.pool, NULL, NULL, &err),
+                           sy_trunk_precision(f->m.trunk), f->m.pool, NULL, NULL, NULL, &err),
          &err);
     f->half[0].real = sy_moe_local_ops(f->m.local);
     f->half[1].real = sy_moe_local_ops(f->half[1].local);

@@ -13,16 +13,17 @@ static const uint8_t nan_e4m3 = 0x7f, nan_e8m0 = 255;
 #define L1            "model.layers.1."
 
 /* Trunk, gates and experts: all that any tier loads. */
-static sy_status load(const char *dir, int allow_nan, sy_error *err)
+static sy_status load(const char *dir, sy_dtype weights, int allow_nan, sy_error *err)
 {
+    const sy_precision precision = {.weights = weights};
     test_model m = {0};
     sy_status st;
 
     SY_TRY(sy_pool_open(&m.pool, 2, "test"));
     SY_TRY(sy_model_open(&m.model, dir, NULL, err));
     if (allow_nan) sy_model_allow_nan(m.model);
-    SY_TRY(sy_trunk_open(&m.trunk, m.model, sy_kernels_best(), (sy_precision){0}, m.pool, err));
-    st = sy_moe_local_open(&m.local, m.model, sy_kernels_best(), (sy_precision){0}, m.pool, NULL,
+    SY_TRY(sy_trunk_open(&m.trunk, m.model, sy_kernels_best(), precision, m.pool, err));
+    st = sy_moe_local_open(&m.local, m.model, sy_kernels_best(), precision, m.pool, NULL, NULL,
                            NULL, err);
 out:
     test_model_close(&m);
@@ -39,7 +40,8 @@ typedef struct damage {
     const char *named; /* in the message; NULL: the tensor's name */
 } damage;
 
-static void refuse_then_allow(const damage *d)
+/* weights: what they are held as. */
+static void refuse_then_allow(const damage *d, sy_dtype weights)
 {
     const char *named = d->named != NULL ? d->named : d->tensor;
     char dir[64];
@@ -48,12 +50,14 @@ static void refuse_then_allow(const damage *d)
 
     damaged_make(dir, d->family, d->dtype);
     damage_tensor(dir, d->tensor, d->at, d->bytes, d->n);
-    st = load(dir, 0, &err);
-    if (st != SY_EDATALOSS) fail_msg("%s: %s: %s", d->tensor, sy_status_name(st), err.message);
+    st = load(dir, weights, 0, &err);
+    if (st != SY_EDATALOSS)
+        fail_msg("%s as %s: %s: %s", d->tensor, sy_dtype_name(weights), sy_status_name(st),
+                 err.message);
     if (strstr(err.message, named) == NULL || strstr(err.message, "--allow-nan") == NULL)
         fail_msg("%s: \"%s\" does not say \"%s\" and --allow-nan", d->tensor, err.message, named);
     sy_error_clear(&err);
-    st = load(dir, 1, &err);
+    st = load(dir, weights, 1, &err);
     if (st != SY_OK) fail_msg("%s, allowed: %s", d->tensor, err.message);
     damaged_remove(dir);
 }
@@ -93,7 +97,7 @@ static void plain_weights_that_are_no_numbers_are_refused_by_name(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < SY_COUNT_OF(places); i++) refuse_then_allow(&places[i]);
+    for (size_t i = 0; i < SY_COUNT_OF(places); i++) refuse_then_allow(&places[i], SY_DTYPE_NONE);
 }
 
 static void encoded_weights_that_are_no_numbers_are_refused_by_name(void **state)
@@ -114,7 +118,12 @@ static void encoded_weights_that_are_no_numbers_are_refused_by_name(void **state
     };
 
     (void)state;
-    for (size_t i = 0; i < SY_COUNT_OF(places); i++) refuse_then_allow(&places[i]);
+    for (size_t i = 0; i < SY_COUNT_OF(places); i++) {
+        const int is_fp8 = strcmp(places[i].family, "deepseek_v3_fp8") == 0;
+
+        refuse_then_allow(&places[i], SY_DTYPE_NONE);
+        refuse_then_allow(&places[i], is_fp8 ? SY_FP8 : SY_MXFP4);
+    }
 }
 
 /* ---- requests ---- */
@@ -135,7 +144,7 @@ static void open_allowing(test_model *m, const char *dir)
     must(sy_trunk_open(&m->trunk, m->model, sy_kernels_best(), (sy_precision){0}, m->pool, &err),
          &err);
     must(sy_moe_local_open(&m->local, m->model, sy_kernels_best(), (sy_precision){0}, m->pool, NULL,
-                           NULL, &err),
+                           NULL, NULL, &err),
          &err);
     config.trunk = m->trunk;
     config.tokenizer = m->tokenizer;

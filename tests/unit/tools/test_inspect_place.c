@@ -23,6 +23,7 @@ static inspect_facts facts(void)
     f.format[0] = (inspect_format){.weights = SY_DTYPE_NONE, .expert_bytes = BYTES};
     f.format[1] = (inspect_format){.weights = SY_Q8, .expert_bytes = BYTES / 2};
     f.format[2] = (inspect_format){.weights = SY_Q4, .expert_bytes = BYTES / 4};
+    f.n_formats = 3;
     return f;
 }
 

@@ -189,6 +189,12 @@ int sy_model_is_sound(const sy_model *model, const void *elements, sy_dtype dtyp
     return sy_dtype_all_finite(elements, dtype, n);
 }
 
+int sy_model_are_sound(const sy_model *model, const void *rows, sy_dtype dtype, uint64_t n,
+                       uint64_t k)
+{
+    return sy_model_is_sound(model, rows, dtype, n * k);
+}
+
 const sy_tensor *sy_model_tensor(const sy_model *model, sy_role role, uint32_t layer,
                                  uint32_t expert)
 {

@@ -7,16 +7,18 @@
 #include <cmocka.h>
 
 #include "sy_hash.h"
-#include "sy_trunk.h"
+#include "sy_trunk_internal.h"
 
-static const sy_model_desc desc = {.n_layers = 3, .n_kv_heads = 2, .head_dim = 8};
+static const sy_trunk trunk = {.ops = &trunk_cpu_ops,
+                               .desc = {.n_layers = 3, .n_kv_heads = 2, .head_dim = 8},
+                               .shape = {.n_heads = 2, .key_dim = 8, .value_dim = 8}};
 
 static sy_kv *open_kv(uint32_t pages)
 {
     sy_kv *kv;
     sy_error err = {0};
 
-    if (sy_kv_open(&kv, &desc, pages, &err) != SY_OK) fail_msg("%s", err.message);
+    if (sy_kv_open(&kv, &trunk, pages, &err) != SY_OK) fail_msg("%s", err.message);
     return kv;
 }
 
@@ -95,7 +97,7 @@ static void a_cache_of_no_pages_is_an_error(void **state)
     sy_error err = {0};
 
     (void)state;
-    assert_int_equal(sy_kv_open(&kv, &desc, 0, &err), SY_EINVAL);
+    assert_int_equal(sy_kv_open(&kv, &trunk, 0, &err), SY_EINVAL);
     assert_null(kv);
 }
 

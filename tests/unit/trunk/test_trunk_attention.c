@@ -93,8 +93,7 @@ static void rig_open(rig *r, const sy_kernels *kernels, unsigned threads)
     must(sy_model_open(&r->model, dir, NULL, &err), &err);
     must(sy_trunk_open(&r->trunk, r->model, kernels, (sy_precision){0}, r->pool, &err), &err);
     must(sy_trunk_ws_open(&r->ws, r->trunk, STEP_ROWS, r->pool, &err), &err);
-    must(sy_kv_open(&r->kv, sy_trunk_describe(r->trunk), SEQS * (TOKENS / SY_KV_PAGE + 1), &err),
-         &err);
+    must(sy_kv_open(&r->kv, r->trunk, SEQS * (TOKENS / SY_KV_PAGE + 1), &err), &err);
     r->x = calloc((size_t)SEQS * TOKENS * HIDDEN, sizeof(float));
     assert_non_null(r->x);
 }
@@ -115,10 +114,10 @@ static void rig_step(rig *r, const uint32_t n[SEQS])
 {
     uint32_t token[STEP_ROWS], position[STEP_ROWS], seq_id[STEP_ROWS];
     const sy_kv_seq *seq[STEP_ROWS];
-    float *x = malloc(sizeof(float) * STEP_ROWS * HIDDEN);
     sy_batch batch = {0, token, position, seq};
+    sy_error err = {0};
+    const float *x;
 
-    assert_non_null(x);
     for (uint32_t i = 0; i < SEQS; i++) {
         assert_int_equal(sy_kv_reserve(r->kv, &r->seq[i], r->n_done[i] + n[i]), SY_OK);
         for (uint32_t j = 0; j < n[i]; j++, batch.n_rows++) {
@@ -130,13 +129,14 @@ static void rig_step(rig *r, const uint32_t n[SEQS])
             seq_id[batch.n_rows] = i;
         }
     }
-    sy_trunk_begin(r->trunk, r->ws, x, &batch);
+    must(sy_trunk_begin(r->trunk, r->ws, &batch, &err), &err);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
-        sy_trunk_attention(r->trunk, r->ws, r->kv, layer, x, &batch);
+        must(sy_trunk_attend(r->trunk, r->ws, r->kv, layer, &batch, &err), &err);
+    must(sy_trunk_norm(r->trunk, r->ws, LAYERS - 1, batch.n_rows, &err), &err);
+    must(sy_trunk_input(&x, r->trunk, r->ws, batch.n_rows, &err), &err);
     for (uint32_t t = 0; t < batch.n_rows; t++)
         memcpy(r->x + ((size_t)seq_id[t] * TOKENS + position[t]) * HIDDEN, x + (size_t)t * HIDDEN,
                HIDDEN * sizeof(float));
-    free(x);
 }
 
 /* With so many threads, a row alone is spread over them head by head. */

@@ -9,158 +9,11 @@
 #include <cmocka.h>
 
 #include "effort.h"
+#include "made_forms.h"
 #include "reference.h"
 #include "sy_trunk.h"
 
-enum { SEQS = 2, TOKENS = 45, VOCAB = 150, STEP_ROWS = 64 };
-
-typedef struct form {
-    const char *name;
-    void (*change)(sy_model_desc *d, made_options *o); /* of a plain model */
-} form;
-
-static sy_model_desc plain_desc(void)
-{
-    return (sy_model_desc){.vocab = VOCAB,
-                           .hidden = 52,
-                           .n_layers = 3,
-                           .n_heads = 4,
-                           .n_kv_heads = 2,
-                           .head_dim = 20,
-                           .rotary_dim = 20,
-                           .n_experts = 4,
-                           .top_k = 1,
-                           .context = 64,
-                           .rms_eps = 1e-5f,
-                           .rope_theta = 1e4f,
-                           .rope = {.factor = 1.0f, .attention_factor = 1.0f},
-                           .embedding_multiplier = 1.0f,
-                           .residual_multiplier = 1.0f,
-                           .logits_scaling = 1.0f,
-                           .attention_scale = 0.22f};
-}
-
-static void nothing(sy_model_desc *d, made_options *o)
-{
-    (void)d;
-    (void)o;
-}
-
-static void phi(sy_model_desc *d, made_options *o)
-{
-    d->norm = SY_NORM_LAYER;
-    o->qkv_bias = o->o_bias = o->head_bias = 1;
-    d->rope.type = SY_ROPE_LONG;
-    d->rope.original_context = 8;
-    d->rope.attention_factor = 1.0625f;
-    d->rope.long_attention_factor = 1.25f;
-    for (uint32_t i = 0; i < d->rotary_dim / 2; i++) {
-        d->rope.short_factor[i] = 1.0f + 0.05f * (float)i;
-        d->rope.long_factor[i] = 1.0f + 0.7f * (float)i;
-    }
-}
-
-static void olmoe(sy_model_desc *d, made_options *o)
-{
-    (void)o;
-    d->qk_norm = SY_QK_NORM_WHOLE;
-    d->qkv_clip = 0.9f;
-}
-
-static void glm(sy_model_desc *d, made_options *o)
-{
-    d->qk_norm = SY_QK_NORM_HEAD;
-    d->rotary_dim = 10;
-    o->qkv_bias = 1;
-    d->layer[0] = SY_LAYER_DENSE;
-    d->dense_ffn = 61;
-    d->shared_ffn = 24;
-}
-
-static void hunyuan(sy_model_desc *d, made_options *o)
-{
-    (void)o;
-    d->qk_norm = SY_QK_NORM_ROTATED;
-    d->tied_head = 1;
-    d->shared_ffn = 32;
-}
-
-static void llama4(sy_model_desc *d, made_options *o)
-{
-    (void)o;
-    d->n_layers = 4;
-    d->qk_norm = SY_QK_NORM_WEIGHTLESS;
-    d->rope.interleaved = 1;
-    d->attention_chunk = 12;
-    d->dense_ffn = 40;
-    d->shared_ffn = 24;
-    d->temperature_floor = 4.0f;
-    d->temperature_scale = 0.1f;
-    for (uint32_t i = 0; i < 4; i++)
-        d->layer[i] = (uint8_t)((i % 2 == 0 ? SY_LAYER_DENSE : 0) |
-                                (i == 3 ? SY_LAYER_NO_ROPE : SY_LAYER_CHUNKED));
-}
-
-static void gpt_oss(sy_model_desc *d, made_options *o)
-{
-    o->qkv_bias = o->o_bias = o->sinks = 1;
-    d->sliding_window = 19;
-    d->layer[0] = d->layer[2] = SY_LAYER_SLIDING;
-    d->rope.attention_factor = 1.2f;
-}
-
-static void granite_and_qwen2(sy_model_desc *d, made_options *o)
-{
-    o->qkv_bias = 1;
-    d->shared_ffn = 24;
-    d->shared_gate = 1;
-    d->layer[1] = SY_LAYER_DENSE;
-    d->dense_ffn = 40;
-    d->embedding_multiplier = 3.0f;
-    d->residual_multiplier = 0.22f;
-    d->logits_scaling = 6.0f;
-}
-
-static void latent_without_q_rank(sy_model_desc *d, made_options *o)
-{
-    (void)o;
-    d->mla = (sy_mla_desc){.kv_rank = 36, .nope_dim = 18, .value_dim = 14};
-    d->n_kv_heads = 4;
-    d->rotary_dim = 10;
-    d->head_dim = 28;
-    d->rope.interleaved = 1;
-    d->layer[0] = SY_LAYER_DENSE;
-    d->dense_ffn = 61;
-    d->shared_ffn = 24;
-}
-
-static void deepseek_v3(sy_model_desc *d, made_options *o)
-{
-    latent_without_q_rank(d, o);
-    d->mla.q_rank = 27;
-    d->n_heads = d->n_kv_heads = 18; /* more than go through the keys together */
-}
-
-static const form forms[] = {
-    {"plain", nothing},
-    {"layer norms, biases, two sets of frequencies", phi},
-    {"projections normed and clipped", olmoe},
-    {"heads normed, a part rotated, dense and shared MLPs", glm},
-    {"heads normed after they rotate", hunyuan},
-    {"chunks, layers that do not rotate", llama4},
-    {"sinks, windows on some layers", gpt_oss},
-    {"a gate on shared experts, multipliers", granite_and_qwen2},
-    {"latent attention", latent_without_q_rank},
-    {"latent attention with a low rank of queries", deepseek_v3},
-};
-
-static sy_model *open_form(const form *f, made_options options)
-{
-    sy_model_desc d = plain_desc();
-
-    f->change(&d, &options);
-    return made_model_open(&d, &options);
-}
+enum { SEQS = 2, TOKENS = 45, STEP_ROWS = 64 };
 
 static void must(sy_status st, const sy_error *err)
 {
@@ -196,9 +49,11 @@ typedef struct run {
 static void run_step(run *r, const uint32_t n[SEQS])
 {
     const sy_model_desc *d = sy_trunk_describe(r->trunk);
-    uint32_t token[STEP_ROWS], position[STEP_ROWS], row[STEP_ROWS], place[STEP_ROWS];
+    uint32_t token[STEP_ROWS], position[STEP_ROWS], place[STEP_ROWS];
+    sy_trunk_row row[STEP_ROWS];
     const sy_kv_seq *seq[STEP_ROWS];
     sy_batch batch = {0, token, position, seq};
+    sy_error err = {0};
 
     for (uint32_t i = 0; i < SEQS; i++) {
         assert_int_equal(sy_kv_reserve(r->kv, &r->seq[i], r->n_done[i] + n[i]), SY_OK);
@@ -207,26 +62,22 @@ static void run_step(run *r, const uint32_t n[SEQS])
             position[batch.n_rows] = r->n_done[i]++;
             token[batch.n_rows] = token_at(i, position[batch.n_rows]);
             seq[batch.n_rows] = &r->seq[i];
-            row[batch.n_rows] = batch.n_rows;
+            row[batch.n_rows] = (sy_trunk_row){r->ws, batch.n_rows};
             place[batch.n_rows] = i * TOKENS + position[batch.n_rows];
         }
     }
-    float *x = malloc(sizeof(float) * STEP_ROWS * d->hidden);
-    float *xn = malloc(sizeof(float) * STEP_ROWS * d->hidden);
     float *logits = malloc(sizeof(float) * STEP_ROWS * VOCAB);
-    assert_true(x != NULL && xn != NULL && logits != NULL);
-    sy_trunk_begin(r->trunk, r->ws, x, &batch);
+    assert_non_null(logits);
+    must(sy_trunk_begin(r->trunk, r->ws, &batch, &err), &err);
     for (uint32_t layer = 0; layer < d->n_layers; layer++) {
-        sy_trunk_attention(r->trunk, r->ws, r->kv, layer, x, &batch);
-        sy_trunk_moe_input(r->trunk, layer, xn, x, batch.n_rows);
-        sy_trunk_mlp(r->trunk, r->ws, layer, x, xn, batch.n_rows);
+        must(sy_trunk_attend(r->trunk, r->ws, r->kv, layer, &batch, &err), &err);
+        must(sy_trunk_norm(r->trunk, r->ws, layer, batch.n_rows, &err), &err);
+        must(sy_trunk_mlp(r->trunk, r->ws, layer, batch.n_rows, &err), &err);
     }
-    sy_trunk_head(r->trunk, r->ws, logits, x, row, batch.n_rows);
+    must(sy_trunk_head(r->trunk, logits, row, batch.n_rows, &err), &err);
     for (uint32_t t = 0; t < batch.n_rows; t++)
         memcpy(r->logits + (size_t)place[t] * VOCAB, logits + (size_t)t * VOCAB,
                VOCAB * sizeof(float));
-    free(x);
-    free(xn);
     free(logits);
 }
 
@@ -240,8 +91,7 @@ static float *logits_of(const sy_model *model, const way *w)
     must(sy_pool_open(&r.pool, w->threads, "test"), &err);
     must(sy_trunk_open(&r.trunk, model, w->kernels, w->precision, r.pool, &err), &err);
     must(sy_trunk_ws_open(&r.ws, r.trunk, STEP_ROWS, r.pool, &err), &err);
-    must(sy_kv_open(&r.kv, sy_trunk_describe(r.trunk), SEQS * (TOKENS / SY_KV_PAGE + 1), &err),
-         &err);
+    must(sy_kv_open(&r.kv, r.trunk, SEQS * (TOKENS / SY_KV_PAGE + 1), &err), &err);
     r.seq[1].is_long = 1;
     for (size_t i = 0; i < SY_COUNT_OF(w->step); i++)
         if (w->step[i][0] + w->step[i][1] > 0) run_step(&r, w->step[i]);

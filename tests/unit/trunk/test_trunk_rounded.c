@@ -105,9 +105,9 @@ static void remove_model(void)
 static float *logits_of(sy_precision precision, const sy_kernels *kernels, unsigned threads,
                         uint32_t chunk, uint64_t *bytes)
 {
-    float *x = malloc(ROWS * HIDDEN * sizeof(float)),
-          *logits = malloc(ROWS * VOCAB * sizeof(float));
-    uint32_t token[ROWS], position[ROWS], row[ROWS];
+    float *logits = malloc(ROWS * VOCAB * sizeof(float));
+    uint32_t token[ROWS], position[ROWS];
+    sy_trunk_row row[ROWS];
     const sy_kv_seq *seqs[ROWS];
     sy_kv_seq seq = {0};
     sy_model *model;
@@ -121,22 +121,23 @@ static float *logits_of(sy_precision precision, const sy_kernels *kernels, unsig
     must(sy_model_open(&model, dir, NULL, &err), &err);
     must(sy_trunk_open(&trunk, model, kernels, precision, pool, &err), &err);
     must(sy_trunk_ws_open(&ws, trunk, ROWS, pool, &err), &err);
-    must(sy_kv_open(&kv, sy_trunk_describe(trunk), 4, &err), &err);
+    must(sy_kv_open(&kv, trunk, 4, &err), &err);
     assert_int_equal(sy_kv_reserve(kv, &seq, ROWS), SY_OK);
     *bytes = sy_trunk_bytes(trunk);
     for (uint32_t t = 0; t < ROWS; t++) {
         token[t] = (uint32_t)(sy_splitmix64(t) % VOCAB);
-        position[t] = row[t] = t;
+        position[t] = t;
+        row[t] = (sy_trunk_row){ws, t};
         seqs[t] = &seq;
     }
     for (uint32_t at = 0; at < ROWS; at += chunk) {
         const uint32_t n = SY_MIN(chunk, ROWS - at);
         const sy_batch batch = {n, token + at, position + at, seqs + at};
 
-        sy_trunk_begin(trunk, ws, x, &batch);
+        must(sy_trunk_begin(trunk, ws, &batch, &err), &err);
         for (uint32_t layer = 0; layer < LAYERS; layer++)
-            sy_trunk_attention(trunk, ws, kv, layer, x, &batch);
-        sy_trunk_head(trunk, ws, logits + (size_t)at * VOCAB, x, row, n);
+            must(sy_trunk_attend(trunk, ws, kv, layer, &batch, &err), &err);
+        must(sy_trunk_head(trunk, logits + (size_t)at * VOCAB, row, n, &err), &err);
     }
     sy_kv_release(kv, &seq);
     sy_kv_close(kv);
@@ -144,7 +145,6 @@ static float *logits_of(sy_precision precision, const sy_kernels *kernels, unsig
     sy_trunk_close(trunk);
     sy_model_close(model);
     sy_pool_free(pool);
-    free(x);
     return logits;
 }
 
