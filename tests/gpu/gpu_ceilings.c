@@ -54,19 +54,20 @@ void gpu_measure_ceilings(const gpu_bench *bench)
 {
     const size_t n =
         DEVICE_BYTES < gpu_free_bytes() / 4 ? DEVICE_BYTES : gpu_free_bytes() / 4096 * 1024;
+    const size_t host_bytes = HOST_BYTES < 2 * n ? HOST_BYTES : 2 * n;
     uint8_t *device = gpu_alloc(2 * n);
     uint32_t *sink = gpu_alloc(sizeof(uint32_t));
     void *host = NULL;
 
-    GPU_DO(cudaHostAlloc(&host, HOST_BYTES, cudaHostAllocDefault));
+    GPU_DO(cudaHostAlloc(&host, host_bytes, cudaHostAllocDefault));
     /* Random, since compressible data may take less. */
     gpu_check((cudaError_t)gpu_fill_words((uint32_t *)(void *)device, 2 * n / 4, 7, bench->stream),
               "filling memory");
     print_copy(bench, "copy_on_device", (copy){device + n, device, n, cudaMemcpyDeviceToDevice});
     copy read = {sink, device, 2 * n, cudaMemcpyDeviceToDevice};
     print_ceiling(bench, "read_on_device", (gpu_work){run_read, &read}, 2.0 * (double)n);
-    print_copy(bench, "from_device", (copy){host, device, HOST_BYTES, cudaMemcpyDeviceToHost});
-    print_copy(bench, "to_device", (copy){device, host, HOST_BYTES, cudaMemcpyHostToDevice});
+    print_copy(bench, "from_device", (copy){host, device, host_bytes, cudaMemcpyDeviceToHost});
+    print_copy(bench, "to_device", (copy){device, host, host_bytes, cudaMemcpyHostToDevice});
     gpu_free(sink);
     gpu_free(device);
     GPU_DO(cudaFreeHost(host));

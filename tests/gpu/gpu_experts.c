@@ -2,9 +2,9 @@
  * holding weights, number of tokens and variant. Tokens choose experts at random, other ones each
  * run, so that what is read does not lie in the L2 from before.
  *
- * Weights are random rows, quantised and packed as a node would do it: blocks of 64 rows out of a
- * small stock, each expert its own choice of them. So any weight of any expert is known to the host
- * without 20 GB of it. */
+ * Weights are random rows, quantised or encoded, and packed as a node would do it: blocks of 64
+ * rows out of a small stock, each expert its own choice of them. So any weight of any expert is
+ * known to the host without 20 GB of it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,9 @@ typedef struct weight_kind {
     const char *name;
 } weight_kind;
 static const weight_kind weight_kinds[] = {
-    {SY_CUDA_BF16, SY_BF16, "bf16"}, {SY_CUDA_Q8, SY_Q8, "q8"}, {SY_CUDA_Q4, SY_Q4, "q4"}};
+    {SY_CUDA_BF16, SY_BF16, "bf16"}, {SY_CUDA_Q8, SY_Q8, "q8"},          {SY_CUDA_Q4, SY_Q4, "q4"},
+    {SY_CUDA_FP8, SY_FP8, "fp8"},    {SY_CUDA_MXFP4, SY_MXFP4, "mxfp4"},
+};
 
 /* Rows of k inputs, STOCK * STOCK_ROWS of them. */
 typedef struct stock {
@@ -51,6 +53,46 @@ typedef struct layer {
 
 /* ---- weights ---- */
 
+/* Rows of the stock meet in any order, so all of them have the same factors. */
+static void encode_fp8(uint8_t *row, const uint16_t *plain, uint32_t k)
+{
+    for (uint32_t i = 0; i < k; i++) {
+        const uint32_t block = i / SY_FP8_BLOCK;
+        const float factor = (float)(5 + block % 3) / (512.0f * sqrtf((float)k));
+        row[i] = sy_f32_to_f8_e4m3(sy_bf16_to_f32(plain[i]) / factor);
+        memcpy(row + k + block * sizeof(factor), &factor, sizeof(factor));
+    }
+}
+
+/* Any codes, the root of whose mean square is about 3, under one of two factors. */
+static void encode_mxfp4(uint8_t *row, uint32_t k, gpu_random *r)
+{
+    const uint32_t n_blocks = (k + SY_QUANT_BLOCK - 1) / SY_QUANT_BLOCK;
+    const int least = 126 - ilogbf(sqrtf((float)k));
+
+    for (uint32_t i = 0; i < n_blocks * 16; i++) row[i] = (uint8_t)gpu_random_u32(r);
+    for (uint32_t i = 0; i < n_blocks; i++)
+        row[n_blocks * 16 + i] = (uint8_t)(least - (int)(gpu_random_u32(r) % 2));
+}
+
+static void fill_stock(const stock *s, const weight_kind *kind, const uint16_t *plain, size_t n,
+                       gpu_random *r)
+{
+    if (kind->dtype == SY_BF16) {
+        memcpy(s->host, plain, n * s->row_bytes);
+    } else if (sy_dtype_is_quant(kind->dtype)) {
+        if (sy_quantize_rows(s->host, kind->dtype, plain, SY_BF16, n, s->k) != SY_OK)
+            gpu_die("random weights cannot be held as %s", kind->name);
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            if (kind->dtype == SY_FP8)
+                encode_fp8(s->host + i * s->row_bytes, plain + i * s->k, s->k);
+            else
+                encode_mxfp4(s->host + i * s->row_bytes, s->k, r);
+        }
+    }
+}
+
 static stock stock_open(const weight_kind *kind, uint32_t k, uint64_t seed)
 {
     const size_t n = (size_t)STOCK * STOCK_ROWS;
@@ -64,11 +106,7 @@ static stock stock_open(const weight_kind *kind, uint32_t k, uint64_t seed)
             sy_f32_to_bf16((float)(int32_t)gpu_random_u32(&r) * 0x1p-31f * 3.0f / sqrtf((float)k));
     if (s.row_bytes != sy_dtype_row_bytes(kind->dtype, k)) gpu_die("rows of %s differ", kind->name);
     s.host = gpu_host(n * s.row_bytes);
-    if (kind->dtype == SY_BF16) {
-        memcpy(s.host, plain, n * s.row_bytes);
-    } else if (sy_quantize_rows(s.host, kind->dtype, plain, SY_BF16, n, k) != SY_OK) {
-        gpu_die("random weights cannot be held as %s", kind->name);
-    }
+    fill_stock(&s, kind, plain, n, &r);
     s.device = gpu_alloc(n * s.row_bytes);
     gpu_put(s.device, s.host, n * s.row_bytes);
     free(plain);
@@ -99,6 +137,12 @@ static void pack_part(const layer *l, uint32_t expert, sy_cuda_part part, const 
     }
 }
 
+/* Of a matrix of fp8. */
+static const float *scales_in(const uint8_t *packed, sy_cuda_part part, uint32_t n, uint32_t k)
+{
+    return (const float *)(const void *)(packed + sy_cuda_scale_offset(SY_CUDA_FP8, part, n, k));
+}
+
 static void pack_expert(layer *l, uint32_t e, void *stream)
 {
     const uint32_t H = l->shape->hidden, F = l->shape->ffn;
@@ -109,6 +153,11 @@ static void pack_expert(layer *l, uint32_t e, void *stream)
     pack_part(l, e, SY_CUDA_UP, &l->by_hidden, F, gate_up, stream);
     pack_part(l, e, SY_CUDA_DOWN, &l->by_ffn, H, down, stream);
     l->table_host[e] = (sy_cuda_expert){.gate_up = gate_up, .down = down};
+    if (l->kind->weights == SY_CUDA_FP8) {
+        l->table_host[e].gate_scale = scales_in(gate_up, SY_CUDA_GATE, F, H);
+        l->table_host[e].up_scale = scales_in(gate_up, SY_CUDA_UP, F, H);
+        l->table_host[e].down_scale = scales_in(down, SY_CUDA_DOWN, H, F);
+    }
     if (l->bias != NULL) {
         l->table_host[e].gate_bias = l->bias + e;
         l->table_host[e].up_bias = l->bias + F + e;
@@ -356,8 +405,8 @@ static double mlp(const gpu_shape *s, double g, double u)
     return (b + 1.0) * (a / (1.0 + exp(-1.702 * a)));
 }
 
-/* The relative error of a sum in fp32, whichever way a tensor core adds; quantised weights are
- * multiplied by a scale after each block, and scales and sums round. */
+/* The relative error of a sum in fp32, whichever way a tensor core adds; weights in blocks are
+ * multiplied by a scale after each, and scales and sums round. */
 #define SUM_ERROR 0x1p-16
 
 /* One element of h: how far the device's is off, in units of what is allowed. */
@@ -448,7 +497,7 @@ static gpu_figure figure_of(const batch *b, const char *what)
     gpu_figure f = {.what = what,
                     .how = variant_names[b->variant],
                     .weights = b->layer->kind->name,
-                    .shape = s,
+                    .shape = s->name,
                     .n_tokens = b->n_tokens,
                     .flops = is_up ? 4.0 * products : 2.0 * products};
 
@@ -509,12 +558,13 @@ void gpu_measure_experts(gpu_bench *bench, const gpu_shape *shape)
     for (size_t i = 0; i < SY_COUNT_OF(weight_kinds); i++) {
         const weight_kind *kind = &weight_kinds[i];
         const size_t bytes = layer_bytes(shape, kind);
+        const gpu_figure all = {
+            .what = "experts", .how = "", .weights = kind->name, .shape = shape->name};
         if (bytes > gpu_free_bytes() / 10 * 8) {
-            printf("{\"kind\": \"skip\", \"kernel\": \"experts\", \"weights\": \"%s\", \"shape\": "
-                   "\"%s\", \"reason\": \"%zu bytes of weights have no room\"}\n",
-                   kind->name, shape->name, bytes);
+            gpu_skip(&all, "%zu bytes of weights have no room", bytes);
             continue;
         }
+        if (!gpu_has_time(bench, &all)) continue;
         layer l = layer_open(bench, shape, kind);
         for (const uint32_t *t = gpu_token_counts(bench); *t != 0; t++)
             measure_tokens(bench, &l, *t);

@@ -16,8 +16,9 @@ _Noreturn void gpu_die(const char *format, ...) __attribute__((format(printf, 1,
 typedef struct gpu_bench {
     cudaStream_t stream;
     int tiny;        /* small shapes, every result checked, nothing timed: for slow tools */
-    int quick;       /* fewer shapes */
+    int quick;       /* fewer shapes, and of the trunk nothing is timed */
     double limit_ms; /* of timed work for one figure, about */
+    double end_s;    /* by gpu_now_s: nothing more is begun */
     uint64_t l2_bytes;
     int n_wrong; /* results that were not what they should be */
 } gpu_bench;
@@ -46,12 +47,16 @@ typedef struct gpu_work {
 
 typedef struct gpu_time {
     double median_us, best_us;
+    double enqueue_us; /* of the host, median; 0: it is not told */
     uint32_t n;
 } gpu_time;
 
 /* Of as many runs as fit into the limit. The device is kept busy until a series of runs and the
  * events around each has been enqueued, so that no run waits for the host. */
 gpu_time gpu_measure(const gpu_bench *bench, gpu_work work);
+/* The same by the host's clock, each run by itself: from its first call until it is done. */
+gpu_time gpu_measure_alone(const gpu_bench *bench, gpu_work work);
+double gpu_now_s(void);
 
 /* ---- random numbers of the host ---- */
 
@@ -79,11 +84,11 @@ void gpu_measure_blas(const gpu_bench *bench);
 void gpu_measure_experts(gpu_bench *bench, const gpu_shape *shape);
 void gpu_measure_rows(gpu_bench *bench, const gpu_shape *shape);
 
-/* One line of the table. what: "up", "gate", ...; how: "tokens_8", or "". flops may be 0. */
+/* One line of the table. what: "up", "gate", ...; how: "tokens_8", or ""; shape: its name; context:
+ * positions that are attended to, 0 where nothing is. flops may be 0. */
 typedef struct gpu_figure {
-    const char *what, *how, *weights;
-    const gpu_shape *shape;
-    uint32_t n_tokens;
+    const char *what, *how, *weights, *shape;
+    uint32_t n_tokens, context;
     double bytes, flops;
 } gpu_figure;
 void gpu_print_figure(const gpu_figure *figure, gpu_time time);
@@ -92,5 +97,10 @@ void gpu_wrong(gpu_bench *bench, const gpu_figure *figure, const char *format, .
     __attribute__((format(printf, 3, 4)));
 /* One line a figure whose results are right. */
 void gpu_print_checked(const gpu_figure *figure);
+/* Of a figure without shape or with it: what keeps it from being made. */
+void gpu_skip(const gpu_figure *figure, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* 0, after having said so, when the time is over. */
+int gpu_has_time(const gpu_bench *bench, const gpu_figure *figure);
 
 #endif

@@ -82,7 +82,7 @@ static gpu_figure figure_of(const rows_bench *b, const char *what, double bytes)
     return (gpu_figure){.what = what,
                         .how = "",
                         .weights = "",
-                        .shape = b->shape,
+                        .shape = b->shape->name,
                         .n_tokens = b->n_tokens,
                         .bytes = bytes};
 }

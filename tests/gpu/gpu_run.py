@@ -21,7 +21,17 @@ ROOT = HERE.parents[1]
 NO_DEVICE = "no driver, or no device"
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # What may take all of the time that is left comes last.
-STEPS = ("device", "kernels", "probe", "plugin", "service", "measure", "sanitizer")
+STEPS = ("device", "kernels", "probe", "plugin", "model", "service", "cluster", "measure",
+         "sanitizer")
+# Seconds that a step may take at most. What is left of all of them bounds it, too.
+BUDGET_S = {"device": 60, "kernels": 120, "probe": 60, "plugin": 60, "model": 100, "service": 70,
+            "cluster": 120, "measure": 220, "sanitizer": 600}
+# What serves in a cluster: the family (None: the bundled model), how experts are held, and whether the
+# aggregator's trunk is on the GPU, too, which it can be where its matrices are bf16.
+CLUSTERS = (("deepseek_v3", None, True), ("gpt_oss", None, True), ("llama4_text", None, True),
+            ("deepseek_v3_fp8", "fp8", False), ("gpt_oss_mxfp4", "mxfp4", True),
+            ("gpt_oss_mxfp4", "mxfp4", False), (None, None, True))
+WIDE_LAYERS = 4
 
 
 class Skip(Exception):
@@ -81,17 +91,20 @@ class Run:
     def __init__(self, args):
         self.args = args
         self.build = args.build.resolve()
-        self.begin = time.monotonic()
+        self.begin = self.step_end = time.monotonic()
         self.has_device = False
         self.report = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(
             timespec="seconds"), "commit": commit(args), "quick": args.quick,
             "without_gpu": args.without_gpu, "host": host(), "toolkit": toolkit(),
-            "device": None, "steps": {}, "ceilings": {}, "kernels": [], "service": None}
+            "device": None, "steps": {}, "ceilings": {}, "kernels": [], "model": None,
+            "service": None, "clusters": []}
         if args.built_in is not None:
             self.report["build_seconds"] = args.built_in
 
     def left_s(self, most):
-        return max(5.0, min(most, self.args.seconds - (time.monotonic() - self.begin)))
+        """Of a program, of its step, or of all, whichever is over first."""
+        now = time.monotonic()
+        return max(5.0, min(most, self.step_end - now, self.begin + self.args.seconds - now))
 
     def program(self, name):
         path = self.build / "gpu" / name
@@ -105,6 +118,7 @@ class Run:
 
     def step(self, name):
         begin = time.monotonic()
+        self.step_end = begin + BUDGET_S[name]
         found = {"cases": []}
         say(f"{name}")
         try:
@@ -172,6 +186,8 @@ class Run:
                 cases.append(self.without_device(test))
                 continue
             cases += cmocka_cases(test, self.left_s(60))
+        if not self.has_device:
+            cases += cmocka_cases(self.program("gpu_ops_emulated"), self.left_s(60))
 
     def without_device(self, program):
         """It loads, and says why it cannot go on."""
@@ -223,35 +239,80 @@ class Run:
         for found in told["devices"]:
             measured = found.get("measured", {})
             cases.append(case(found["device"], None if found["usable"] and
-                              measured.get("status") == "OK" else found.get("why") or done.why()))
+                              measured.get("status") == "OK" else found.get("why") or
+                              measured.get("why") or done.why()))
         if not told["devices"]:
             cases.append(case("cuda:0", told.get("why", "no device")))
 
+    def device_env(self):
+        """(environment of programs that need a GPU, what to call it)."""
+        if self.has_device:
+            return {}, "the GPU"
+        plugin = self.build / "tests" / "emu" / "plugin"
+        if not (plugin / "libswitchyard_cuda.so").exists():
+            raise Skip(f"{NO_DEVICE}, and the plugin of emulated ones was not built")
+        return {"SWITCHYARD_BACKEND_DIR": str(plugin)}, "emulated GPUs"
+
+    def python(self, script, *args, timeout_s):
+        """A script of this folder, ended."""
+        env, _ = self.device_env()
+        done = Ended([sys.executable, HERE / script, "--build", self.build, *args],
+                     timeout_s, env)
+        if "ModuleNotFoundError" in done.err:
+            raise Skip(f"{done.why()}: tests/run.sh makes .venv, which has it")
+        return done
+
+    def step_model(self, cases):
+        """One process on the GPU beside the CPU, for several families; and how long a wide one takes."""
+        _, where = self.device_env()
+        seconds = self.left_s(BUDGET_S["model"])
+        done = self.python("gpu_model.py", "--seconds", seconds - 20, timeout_s=seconds)
+        objects = done.objects()
+        cases += [{k: v for k, v in o.items() if k != "kind"} for o in objects if o["kind"] == "case"]
+        if not any(o["kind"] == "end" for o in objects):
+            cases.append(case("to its end", done.why()))
+        self.report["model"] = {"on": where, "worst": max(
+            (o["worst"] for o in cases if "worst" in o), default=None)}
+
     def step_service(self, cases):
         """Two nodes, a router, an aggregator, Redis; experts move while clients ask."""
+        seconds = 20 if self.has_device and not self.args.quick else 8 if self.has_device else 2
+        self.report["service"] = self.serve(cases, "the bundled model", [], seconds)
+
+    def step_cluster(self, cases):
+        """The same with other families, trunks on the GPU, and encoded experts: bits, and moves."""
+        self.report["clusters"] = []
+        for family, weights, trunk in CLUSTERS[::2 if self.args.quick else 1]:
+            name = (family or "the bundled model") + (f" with --weights {weights}" if weights else "") \
+                + (" and the trunk on the GPU" if trunk else "")
+            if self.left_s(600) < 15:
+                cases.append({"name": name, "result": "skip", "reason": "no time was left for it"})
+                continue
+            args = [*(["--family", family] if family else []),
+                    *(["--weights", weights] if weights else []),
+                    *(["--trunk-on-gpu"] if trunk else [])]
+            found = self.serve(cases, name, args, 6 if self.has_device else 1)
+            self.report["clusters"].append({"of": name, **found})
+
+    def serve(self, cases, name, args, seconds):
+        """A cluster for about so long: what it told of itself. Two cases, of bits and of moves."""
         for tool in ("redis-server", "setpriv"):
             if shutil.which(tool) is None:
                 raise Skip(f"{tool} is not there")
-        env, where = {}, "the GPU"
-        if not self.has_device:
-            plugin = self.build / "tests" / "emu" / "plugin"
-            if not (plugin / "libswitchyard_cuda.so").exists():
-                raise Skip(f"{NO_DEVICE}, and the plugin of emulated ones was not built")
-            env, where = {"SWITCHYARD_BACKEND_DIR": str(plugin)}, "emulated GPUs"
-        command = [sys.executable, HERE / "gpu_service.py", "--build", self.build,
-                   "--seconds", 20 if self.has_device and not self.args.quick else 8 if self.has_device else 2]
+        _, where = self.device_env()
         descriptors = self.build / "python" / "switchyard.pb"
         if descriptors.exists():
-            command += ["--descriptors", descriptors]
-        done = Ended(command, self.left_s(150), env)
-        if "ModuleNotFoundError" in done.err:
-            raise Skip(f"{done.why()}: tests/run.sh makes .venv, which has it")
+            args = [*args, "--descriptors", descriptors]
+        done = self.python("gpu_service.py", "--seconds", seconds, *args, timeout_s=self.left_s(70))
         found = (done.objects() or [{"result": "fail", "reason": done.why()}])[-1]
-        self.report["service"] = {"on": where, **found}
         if found["result"] != "pass":
             print(done.err[-6000:], file=sys.stderr)
-        cases.append(case(f"the bits of answers stay while experts move, on {where}",
+        cases.append(case(f"{name}: the bits of answers stay while experts move, on {where}",
                           found.get("reason") or (None if done.code == 0 else done.why())))
+        if "moved_by" in found:
+            cases.append(case(f"{name}: experts go from node to node by CUDA IPC, on {where}",
+                              not_by_ipc(found["moved_by"])))
+        return {"on": where, **found}
 
     def step_sanitizer(self, cases):
         """compute-sanitizer over the smallest cases."""
@@ -285,8 +346,9 @@ class Run:
     def step_measure(self, cases):
         """Ceilings and the table of kernels, all results checked before they are timed."""
         if self.has_device:
-            command = [self.program("measure_gpu")] + (["--quick"] if self.args.quick else [])
-            done = Ended(command, self.left_s(300))
+            seconds = self.left_s(BUDGET_S["measure"])
+            command = [self.program("measure_gpu"), "--seconds", seconds - 60]
+            done = Ended(command + (["--quick"] if self.args.quick else []), seconds - 25)
         else:
             done = Ended([self.program("gpu_measure_emulated"), "--tiny"], self.left_s(120))
         objects = done.objects()
@@ -295,12 +357,33 @@ class Run:
                 self.report["ceilings"][o.pop("name")] = {k: v for k, v in o.items() if k != "kind"}
         self.report["kernels"] = [self.with_shares(o) for o in objects if o["kind"] == "kernel"]
         cases += check_cases(objects)
-        cases += [{"name": f"{o['kernel']}, {o['shape']}, {o['weights']}", "result": "skip",
-                   "reason": o["reason"]} for o in objects if o["kind"] == "skip"]
+        cases += [{"name": ", ".join(filter(None, (o["kernel"], o["shape"], o["weights"]))),
+                   "result": "skip", "reason": o["reason"]} for o in objects if o["kind"] == "skip"]
         if not any(o["kind"] == "end" for o in objects):
             cases.append(case("to its end", done.why()))
         elif not self.has_device:
             cases.append({"name": "times", "result": "skip", "reason": NO_DEVICE})
+        self.measure_run(cases)
+
+    def measure_run(self, cases):
+        """Steps of a model as wide as a real one, experts and all, in one process."""
+        name = "a step of `switchyard run`"
+        if self.has_device and self.args.quick:
+            cases.append({"name": name, "result": "skip", "reason": "--quick"})
+            return
+        args = ["--wide", WIDE_LAYERS] if self.has_device else ["--wide", 2, "--narrow"]
+        done = self.python("gpu_model.py", *args, timeout_s=self.left_s(60))
+        objects = done.objects()
+        self.report["run"] = {"on": self.device_env()[1], "steps": []}
+        for o in objects:
+            kind = o.pop("kind")
+            if kind == "wide":
+                self.report["run"].update(o)
+            elif kind == "step":
+                self.report["run"]["steps"].append(o)
+            elif kind == "case":
+                cases.append(o)
+        cases.append(case(name, None if self.report["run"]["steps"] else done.why()))
 
     def with_shares(self, row):
         """The row with its shares of what the device can do, per cent."""
@@ -349,12 +432,21 @@ def check_cases(objects):
         if o["kind"] != "check":
             continue
         name = ", ".join(filter(None, (o["kernel"], o["shape"], o["weights"])))
+        context = f", {o['context']} positions" if "context" in o else ""
         reasons = found.setdefault(name, [0, []])
         reasons[0] += 1
         if o["result"] != "pass":
-            reasons[1].append(f"{o['tokens']} tokens, {o['variant']}: {o['reason']}")
+            reasons[1].append(f"{o['tokens']} tokens{context}, {o['variant']}: {o['reason']}")
     return [case(name, "; ".join(reasons) or None, checks=n)
             for name, (n, reasons) in found.items()]
+
+
+def not_by_ipc(moved_by):
+    """Both nodes are on this machine, so nothing else is expected; why not, as the nodes say it."""
+    if moved_by.get("ipc", 0) > 0 and moved_by.get("bytes", 0) == 0:
+        return None
+    said = "; ".join(moved_by.get("said", [])) or "the nodes did not say why"
+    return f"{moved_by.get('ipc', 0)} by IPC, {moved_by.get('bytes', 0)} as bytes: {said}"
 
 
 # ---- the machine ----

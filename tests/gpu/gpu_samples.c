@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "bench_stats.h"
 #include "gpu_data.h"
@@ -158,6 +159,35 @@ gpu_time gpu_measure(const gpu_bench *bench, gpu_work work)
     gpu_time time = {.n = n};
     time.median_us = bench_quantile(us, n, 0.5);
     time.best_us = us[0];
+    return time;
+}
+
+double gpu_now_s(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+gpu_time gpu_measure_alone(const gpu_bench *bench, gpu_work work)
+{
+    double us[RUNS_MAX], enqueue_us[RUNS_MAX], sum_us = 0.0;
+    gpu_time time = {0};
+
+    for (uint32_t i = 0; i < WARM_RUNS; i++) enqueue(work, RUNS_MAX + i, bench->stream);
+    GPU_DO(cudaStreamSynchronize(bench->stream));
+    while (time.n < RUNS_MAX && (time.n < RUNS_MIN || sum_us < bench->limit_ms * 1e3)) {
+        const double begin_s = gpu_now_s();
+        enqueue(work, time.n, bench->stream);
+        enqueue_us[time.n] = (gpu_now_s() - begin_s) * 1e6;
+        GPU_DO(cudaStreamSynchronize(bench->stream));
+        us[time.n] = (gpu_now_s() - begin_s) * 1e6;
+        sum_us += us[time.n++];
+    }
+    time.median_us = bench_quantile(us, time.n, 0.5);
+    time.best_us = us[0];
+    time.enqueue_us = bench_quantile(enqueue_us, time.n, 0.5);
     return time;
 }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The whole service on a GPU: two expert nodes, a router, an aggregator and Redis; experts change
-nodes while clients ask, and every bit of every answer is compared with what came before. Prints one
-JSON object; exits with 1 when something was wrong.
-usage: gpu_service.py --build DIR [--device cuda:0] [--seconds N] [--descriptors FILE]"""
+nodes while clients ask, and every bit of every answer is compared with what came before and with what
+one process computes (`switchyard run`). Prints one JSON object; exits with 1 when something was wrong.
+usage: gpu_service.py --build DIR [--device cuda:0] [--seconds N] [--descriptors FILE]
+                      [--family NAME] [--weights FORMAT] [--trunk-on-gpu]"""
 import argparse
 import json
 import os
@@ -14,9 +15,13 @@ import time
 import traceback
 import types
 
+import gpu_model
+
 HERE = pathlib.Path(__file__).resolve().parent
-LAYERS, EXPERTS = 4, 16  # of the bundled model
 N_CLIENTS = 4
+N_TOKENS, N_TOKENS_FAMILY = 24, 8
+# Nodes believe for two seconds what they were told of who has which shard.
+BETWEEN_MOVES_S = 2.2
 PROMPTS = ["In the beginning", "static int sqlite3", "Natural resources:", "A",
            "And the LORD spake unto Moses, saying,", "/*\n** This routine is called"]
 
@@ -28,6 +33,9 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=20.0, help="of traffic, about")
     parser.add_argument("--descriptors", type=pathlib.Path,
                         help="the messages as protoc describes them, where there is no protoc")
+    parser.add_argument("--family", help="a small model of this family, not the bundled one")
+    parser.add_argument("--weights", help="how nodes hold experts")
+    parser.add_argument("--trunk-on-gpu", action="store_true", help="the aggregator's, too")
     return parser.parse_args()
 
 
@@ -87,9 +95,43 @@ def load_messages(sy_client, descriptors, folder):
 
 # ---- the cluster ----
 
-def arithmetic_of(sy_cluster, device):
+class Setting:
+    """What is served, how, and what one process makes of it."""
+
+    def __init__(self, args, sy_cluster, folder):
+        self.device, self.weights = args.device, args.weights
+        self.trunk = args.device if args.trunk_on_gpu else "cpu:0"
+        self.tool = gpu_model.Switchyard(args.build.resolve())
+        self.model = sy_cluster.MODEL
+        if args.family:
+            self.model = self.tool.make(args.family, pathlib.Path(folder) / args.family)
+        self.n_tokens = N_TOKENS_FAMILY if args.family else N_TOKENS
+        self.prompts = gpu_model.PROMPTS if args.family else PROMPTS
+        told = json.loads(self.tool("inspect", self.model, "--json"))
+        self.n_experts = told["dims"]["experts"]
+
+    def by_one_process(self):
+        """([Answer, ...], whether clusters have these very bits). One process has all weights in one
+        way, and a trunk on a GPU only bf16."""
+        is_exact = self.weights is None or self.trunk == "cpu:0"
+        held = ["--weights", self.weights] if self.weights else []
+        trunk = self.trunk if is_exact else "cpu:0"
+        return self.tool.run(self.model, self.prompts, "--devices", self.device, "--trunk-device",
+                             trunk, *held, n_tokens=self.n_tokens), is_exact
+
+    def placement(self, shift):
+        return {f"*/{e}": f"expert-{(e + shift) % 2}/{self.device}" for e in range(self.n_experts)}
+
+    def aggregator_weights(self):
+        """A trunk on a GPU is held as bf16, whatever experts are."""
+        if self.weights is None:
+            return {}
+        return {"expert_weights": self.weights} if self.trunk != "cpu:0" else {"weights": self.weights}
+
+
+def arithmetic_of(tool, device):
     """What nodes with this device announce, as `switchyard devices` tells it."""
-    told = json.loads(sy_cluster.run_tool("devices", "--json"))["cuda"]
+    told = json.loads(tool("devices", "--json"))["cuda"]
     for found in told["devices"]:
         if found["device"] == device:
             assert found["usable"], f"{device} is not usable: {found.get('why')}"
@@ -98,24 +140,23 @@ def arithmetic_of(sy_cluster, device):
     raise AssertionError(f"there is no {device}: {told.get('why')}")
 
 
-def start_cluster(sy_cluster, device):
+def start_cluster(sy_cluster, setting):
     cluster = sy_cluster.HandCluster()
+    cluster.model_name = setting.model.name
     cluster.start_redis()
     for i in range(2):
-        # The nodes share a GPU: neither may take all of its memory.
-        cluster.start("expert", i, devices=device, memory_mb=512, linger_s=1)
-    cluster.start("router", 0)
-    cluster.start("aggregator", 0, expert_arithmetic=arithmetic_of(sy_cluster, device))
-    cluster.set_placement(placement(device, 0))
+        # The nodes share a GPU: neither may take all of its memory. What moves comes from the other.
+        cluster.start("expert", i, devices=setting.device, model=setting.model, memory_mb=512,
+                      linger_s=0, load_from="peers", weights=setting.weights)
+    cluster.start("router", 0, model=setting.model)
+    cluster.start("aggregator", 0, model=setting.model, trunk_device=setting.trunk,
+                  expert_arithmetic=arithmetic_of(setting.tool, setting.device),
+                  **setting.aggregator_weights())
+    cluster.set_placement(setting.placement(0))
     cluster.wait_ready()
     cluster.wait_connected()
     cluster.wait_same_hash(*cluster.names())
     return cluster
-
-
-def placement(device, shift):
-    return {f"{layer}/{e}": f"expert-{(layer + e + shift) % 2}/{device}"
-            for layer in range(LAYERS) for e in range(EXPERTS)}
 
 
 def resident(cluster, node):
@@ -123,20 +164,33 @@ def resident(cluster, node):
     return {(s["layer"], s["expert"]) for s in shards if s["state"] == "resident"}
 
 
-def wanted_of(fields, node):
-    return {tuple(map(int, key.split("/"))) for key, value in fields.items()
-            if value.startswith(node + "/")}
-
-
-def device_metrics(sy_client, cluster):
-    """What the nodes say of their GPUs, summed: {metric: value}."""
+def sum_of(sy_client, cluster, pattern):
+    """Of both nodes' metrics of which the pattern has name and value: {name: sum}."""
     found = {}
     for name in ("expert-0", "expert-1"):
         _, body = sy_client.http_get(cluster.http(name), "/metrics")
-        for metric, value in re.findall(r"^(switchyard_expert_device_\w+)\{[^}]*\} (\S+)$", body,
-                                        re.M):
+        for metric, value in re.findall(pattern, body, re.M):
             found[metric] = found.get(metric, 0.0) + float(value)
     return found
+
+
+def device_metrics(sy_client, cluster):
+    """What the nodes say of their GPUs."""
+    return sum_of(sy_client, cluster, r"^(switchyard_expert_device_\w+)\{[^}]*\} (\S+)$")
+
+
+def ways(sy_client, cluster, n_at_first):
+    """How shards came to nodes: {"ipc": N, "bytes": N, "checkpoint": N}, where the last are more than
+    there were at first; and what was said of the second."""
+    found = sum_of(sy_client, cluster,
+                   r'^switchyard_expert_fetched_shards_total\{way="(\w+)"\} (\S+)$')
+    found.update(sum_of(sy_client, cluster,
+                        r'^switchyard_expert_loads_total\{source="(checkpoint)"\} (\S+)$'))
+    found["checkpoint"] -= n_at_first
+    said = [line for node in ("expert-0", "expert-1")
+            for line in cluster.process[node].text().splitlines()
+            if " WARN " in line and "CUDA IPC" in line]
+    return {**{way: int(n) for way, n in found.items()}, **({"said": said[:4]} if said else {})}
 
 
 # ---- traffic ----
@@ -144,10 +198,11 @@ def device_metrics(sy_client, cluster):
 class Traffic:
     """Clients that ask, compare and take the time."""
 
-    def __init__(self, sy_client, cluster):
+    def __init__(self, sy_client, cluster, setting):
         self.sy_client, self.cluster = sy_client, cluster
-        self.cases = [dict(prompt=p, max_tokens=24, ignore_eos=True, want_logits=True, **how)
-                      for p in PROMPTS
+        self.cases = [dict(prompt=p, max_tokens=setting.n_tokens, ignore_eos=True, want_logits=True,
+                           **how)
+                      for p in setting.prompts
                       for how in ({}, dict(sampling=dict(temperature=0.9), seed=3))]
         self.phase = None
         self.seconds = {}  # phase: [of a request, ...]
@@ -193,53 +248,63 @@ def summary(seconds):
             "p99_ms": ms(quantile(seconds, 0.99)), "max_ms": ms(max(seconds, default=None))}
 
 
-def migrate(sy_client, cluster, device, shift):
+def migrate(sy_client, cluster, setting, everything, shift):
     """Every expert changes its node. How long until all of them are where they are wanted."""
     begin = time.monotonic()
-    fields = placement(device, shift)
-    cluster.set_placement(fields)
-    for node in ("expert-0", "expert-1"):
-        want = wanted_of(fields, node)
-        sy_client.wait_for(lambda n=node, w=want: w <= resident(cluster, n),
-                           f"{len(want)} shards on {node}")
+    cluster.set_placement(setting.placement(shift))
+    for i in range(2):
+        want = {(layer, e) for layer, e in everything if (e + shift) % 2 == i}
+        sy_client.wait_for(lambda n=f"expert-{i}", w=want: w == resident(cluster, n),
+                           f"{len(want)} shards on expert-{i} and no others")
     cluster.wait_same_hash(*cluster.names())
     return time.monotonic() - begin
 
 
-def serve(sy_client, cluster, args):
+def check_one_process(setting, traffic):
+    """The greedy answers, every second one, beside those of `run`."""
+    want, is_exact = setting.by_one_process()
+    got = traffic.want[::2]
+    reason = gpu_model.not_same(got, want) if is_exact else gpu_model.not_near(got, want)
+    assert reason is None, f"not what `switchyard run` gives: {reason}"
+    return "the same bits" if is_exact else "near"
+
+
+def serve(sy_client, cluster, setting, seconds):
     """The figures. Anything that is not as before raises."""
-    traffic = Traffic(sy_client, cluster)
+    traffic = Traffic(sy_client, cluster, setting)
+    beside_run = check_one_process(setting, traffic)
+    everything = resident(cluster, "expert-0") | resident(cluster, "expert-1")
     traffic.phase = "before"
     background = traffic.start()
     try:
-        traffic.pass_by("before", args.seconds / 4, background)
+        traffic.pass_by("before", seconds / 4, background)
         traffic.phase = "during"
-        moves, end = [], time.monotonic() + args.seconds / 2
+        moves, end = [], time.monotonic() + seconds / 2
         while not moves or (time.monotonic() < end and not background.failures):
-            moves.append(migrate(sy_client, cluster, args.device, len(moves) + 1))
-        traffic.pass_by("after", args.seconds / 4, background)
+            time.sleep(BETWEEN_MOVES_S)
+            moves.append(migrate(sy_client, cluster, setting, everything, len(moves) + 1))
+        traffic.pass_by("after", seconds / 4, background)
     finally:
         background.stop()
     metrics = device_metrics(sy_client, cluster)
     assert metrics.get("switchyard_expert_device_batches_total", 0) > 0, \
-        f"no node has computed anything on {args.device}: {metrics}"
+        f"no node has computed anything on {setting.device}: {metrics}"
     failures = cluster.metric("aggregator-0", "switchyard_layer_failures_total")
     assert failures == 0, f"{failures} layer calls failed"
-    return {"experts_moved": len(moves) * LAYERS * EXPERTS,
+    return {"beside_run": beside_run, "experts_moved": len(moves) * len(everything),
+            "moved_by": ways(sy_client, cluster, len(everything)),
             "move_all_s": {"p50": round(quantile(moves, 0.5), 3), "max": round(max(moves), 3)},
             "requests": {phase: summary(s) for phase, s in traffic.seconds.items()},
-            "clients": N_CLIENTS, "tokens_a_request": 24, "device": metrics}
+            "clients": N_CLIENTS, "tokens_a_request": setting.n_tokens, "device": metrics}
 
 
-def beside_the_cpu(sy_cluster, cluster):
+def beside_the_cpu(setting, cluster):
     """How many tokens of a greedy answer are those of the exact arithmetic: told, not judged."""
-    told = json.loads(sy_cluster.run_tool("run", "--model", sy_cluster.MODEL, "--prompt",
-                                          PROMPTS[0], "--max-tokens", 24, "--temperature", 0,
-                                          "--json"))
+    want = setting.tool.run(setting.model, PROMPTS[:1], n_tokens=N_TOKENS, want_logits=False)[0]
     with cluster.client() as client:
-        got = client.generate(prompt=PROMPTS[0], max_tokens=24, ignore_eos=True)
+        got = client.generate(prompt=PROMPTS[0], max_tokens=N_TOKENS, ignore_eos=True)
     same = 0
-    for one, other in zip(told["tokens"], got.tokens):
+    for one, other in zip(want.tokens, got.tokens):
         if one != other:
             break
         same += 1
@@ -258,9 +323,10 @@ def main():
         load_messages(sy_client, args.descriptors, stubs)
         cluster = None
         try:
-            cluster = start_cluster(sy_cluster, args.device)
-            result.update(serve(sy_client, cluster, args))
-            result["beside_the_cpu"] = beside_the_cpu(sy_cluster, cluster)
+            setting = Setting(args, sy_cluster, stubs)
+            cluster = start_cluster(sy_cluster, setting)
+            result.update(serve(sy_client, cluster, setting, args.seconds))
+            result["beside_the_cpu"] = beside_the_cpu(setting, cluster)
             result["result"] = "pass"
         except Exception as e:  # pylint: disable=broad-except
             result["reason"] = f"{type(e).__name__}: {e}".strip()[:2000]

@@ -1,9 +1,10 @@
 /* measure_gpu.c - what a GPU and the kernels on it do: the device, its ceilings, and a table of
  * kernels, each checked against the CPU before it is timed. JSON, one object a line, on stdout.
- * usage: measure_gpu [--info | --tiny | --quick] [--device N] [--shape NAME]
+ * usage: measure_gpu [--info | --tiny | --quick] [--device N] [--shape NAME] [--seconds S]
  *   --info    what the device is, and whether a kernel runs on it at all
  *   --tiny    small shapes, checked and not timed
- *   --quick   fewer shapes and token counts
+ *   --quick   fewer shapes and token counts, and of the trunk checks alone
+ *   --seconds what is not begun by then is left out
  * The exit code is 0 when all results were right. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 
 #include "gpu_data.h"
 #include "gpu_measure.h"
+#include "gpu_trunk.h"
 #include "sy_base.h"
 
 /* Checkpoints' own figures; tiny ones are odd on purpose. The first quick ones come first. */
@@ -41,16 +43,19 @@ static void print_head(const char *kind, const gpu_figure *f)
 {
     printf("{\"kind\": \"%s\", \"kernel\": \"%s\", \"variant\": \"%s\", \"weights\": \"%s\", "
            "\"shape\": \"%s\", \"tokens\": %u",
-           kind, f->what, f->how, f->weights, f->shape->name, f->n_tokens);
+           kind, f->what, f->how, f->weights, f->shape, f->n_tokens);
+    if (f->context > 0) printf(", \"context\": %u", f->context);
 }
 
 void gpu_print_figure(const gpu_figure *f, gpu_time time)
 {
     print_head("kernel", f);
     printf(", \"us\": %.3f, \"best_us\": %.3f, \"runs\": %u, \"bytes\": %.0f, \"gb_s\": %.2f, "
-           "\"tflop_s\": %.3f}\n",
+           "\"tflop_s\": %.3f",
            time.median_us, time.best_us, time.n, f->bytes, f->bytes / time.median_us * 1e-3,
            f->flops / time.median_us * 1e-6);
+    if (time.enqueue_us > 0.0) printf(", \"enqueue_us\": %.3f", time.enqueue_us);
+    puts("}");
     fflush(stdout);
 }
 
@@ -73,6 +78,26 @@ void gpu_wrong(gpu_bench *bench, const gpu_figure *f, const char *format, ...)
     printf(", \"result\": \"fail\", \"reason\": \"%s\"}\n", what);
     fflush(stdout);
     bench->n_wrong++;
+}
+
+void gpu_skip(const gpu_figure *f, const char *format, ...)
+{
+    va_list args;
+
+    print_head("skip", f);
+    fputs(", \"reason\": \"", stdout);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    puts("\"}");
+    fflush(stdout);
+}
+
+int gpu_has_time(const gpu_bench *bench, const gpu_figure *f)
+{
+    if (gpu_now_s() < bench->end_s) return 1;
+    gpu_skip(f, "no time was left for it");
+    return 0;
 }
 
 /* ---- the device ---- */
@@ -114,12 +139,13 @@ static void try_a_kernel(const gpu_bench *bench)
 
 typedef struct options {
     int info, tiny, quick, device;
+    double seconds;
     const char *shape;
 } options;
 
 static options parse(int argc, char **argv)
 {
-    options o = {0};
+    options o = {.seconds = 1e9};
 
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--info") == 0) {
@@ -132,9 +158,11 @@ static options parse(int argc, char **argv)
             o.device = (int)strtol(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--shape") == 0 && i + 1 < argc) {
             o.shape = argv[++i];
+        } else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
+            o.seconds = strtod(argv[++i], NULL);
         } else {
             fprintf(stderr, "usage: measure_gpu [--info | --tiny | --quick] [--device N] "
-                            "[--shape NAME]\n");
+                            "[--shape NAME] [--seconds S]\n");
             exit(2);
         }
     }
@@ -148,10 +176,35 @@ static int is_wanted(const options *o, size_t i)
     return i >= N_TINY && (!o->quick || i < N_QUICK);
 }
 
+static int is_trunk_wanted(const options *o, const gpu_trunk_shape *shape)
+{
+    if (o->shape != NULL) return strcmp(o->shape, shape->name) == 0;
+    return o->tiny == shape->is_tiny;
+}
+
+static void measure_all(gpu_bench *bench, const options *o)
+{
+    if (!o->tiny) {
+        gpu_measure_ceilings(bench);
+        gpu_measure_blas(bench);
+    }
+    for (size_t i = 0; i < gpu_n_trunk_shapes; i++)
+        if (is_trunk_wanted(o, &gpu_trunk_shapes[i]))
+            gpu_measure_trunk(bench, &gpu_trunk_shapes[i]);
+    for (size_t i = 0; i < gpu_n_shapes; i++)
+        if (is_wanted(o, i)) {
+            gpu_measure_rows(bench, &gpu_shapes[i]);
+            gpu_measure_experts(bench, &gpu_shapes[i]);
+        }
+}
+
 int main(int argc, char **argv)
 {
     const options o = parse(argc, argv);
-    gpu_bench bench = {.tiny = o.tiny, .quick = o.quick, .limit_ms = o.quick ? 20.0 : 40.0};
+    gpu_bench bench = {.tiny = o.tiny,
+                       .quick = o.quick,
+                       .limit_ms = o.quick ? 20.0 : 40.0,
+                       .end_s = gpu_now_s() + o.seconds};
     int l2_bytes;
 
     GPU_DO(cudaSetDevice(o.device));
@@ -160,17 +213,7 @@ int main(int argc, char **argv)
     bench.l2_bytes = (uint64_t)l2_bytes;
     gpu_print_device(&bench);
     try_a_kernel(&bench);
-    if (!o.info) {
-        if (!o.tiny) {
-            gpu_measure_ceilings(&bench);
-            gpu_measure_blas(&bench);
-        }
-        for (size_t i = 0; i < gpu_n_shapes; i++)
-            if (is_wanted(&o, i)) {
-                gpu_measure_rows(&bench, &gpu_shapes[i]);
-                gpu_measure_experts(&bench, &gpu_shapes[i]);
-            }
-    }
+    if (!o.info) measure_all(&bench, &o);
     GPU_DO(cudaStreamDestroy(bench.stream));
     puts("{\"kind\": \"end\"}");
     return bench.n_wrong == 0 ? 0 : 1;
