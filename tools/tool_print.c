@@ -21,7 +21,9 @@ int tool_fail(const sy_error *err)
 
     sy_strbuf_init(&line);
     sy_strbuf_printf(&line, "switchyard: error: %s: %s", sy_status_name(err->status), err->message);
-    if (err->reason[0] != '\0' && strcmp(err->reason, sy_status_name(err->status)) != 0) {
+    /* Some texts end with the reason, since programs print nothing else. */
+    if (err->reason[0] != '\0' && strcmp(err->reason, sy_status_name(err->status)) != 0 &&
+        strstr(err->message, err->reason) == NULL) {
         sy_strbuf_printf(&line, "%s%s", before, err->reason);
         before = ", ";
     }

@@ -40,12 +40,14 @@ static sy_status check_weights(const device_load *l, const sy_tensor *t, sy_erro
     if (weights != SY_DTYPE_NONE && weights != SY_BF16)
         sy_error_set(err, SY_EUNIMPLEMENTED,
                      "%s is to be held as %s, and %s computes the trunk with matrices of bf16 "
-                     "alone: use --weights as-stored, or leave the trunk on the processor",
+                     "alone: use --weights as-stored, or leave the trunk on the processor "
+                     "(--trunk-device cpu:0)",
                      t->name, sy_dtype_name(weights), name);
     else if (t->dtype != SY_BF16)
         sy_error_set(err, SY_EUNIMPLEMENTED,
                      "%s is stored as %s, and %s computes the trunk with matrices of bf16 alone: "
-                     "take a checkpoint in bf16, or leave the trunk on the processor",
+                     "take a checkpoint in bf16, or leave the trunk on the processor "
+                     "(--trunk-device cpu:0)",
                      t->name, t->dtype_name, name);
     else
         return SY_OK;
