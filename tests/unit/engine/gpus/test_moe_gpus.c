@@ -1,16 +1,9 @@
 /* test_moe_gpus.c - the experts of one process on emulated GPUs: the same bits however many GPUs
  * there are and however rows are cut into batches, near those of a CPU; and a GPU that is lost. */
+#include "emulated_gpus.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
-#include "sy_backend_load.h"
 #include "sy_clock.h"
 #include "sy_hash.h"
 #include "sy_moe.h"
@@ -25,8 +18,7 @@ enum {
     FEW = 300
 };
 
-static const sy_backend *backend;
-static char dir[64], control[96];
+static char dir[64];
 static sy_model *model;
 static sy_pool *pool;
 
@@ -54,33 +46,26 @@ static int open_all(void **state)
     char path[96];
     sy_error err = {0};
 
-    (void)state;
     strcpy(dir, "/tmp/sy-moe-gpus-XXXXXX");
     if (mkdtemp(dir) == NULL) return -1;
-    snprintf(control, sizeof(control), "%s/control", dir);
     snprintf(path, sizeof(path), "%s/model", dir);
-    setenv("SY_EMU_DEVICES", "4", 1);
-    setenv("SY_EMU_MEMORY_MB", "64", 1);
-    setenv("SY_EMU_CONTROL", control, 1);
     if (sy_synth_write(path, &config, &err) != SY_OK ||
         sy_model_open(&model, path, NULL, &err) != SY_OK ||
-        sy_pool_open(&pool, 2, "test") != SY_OK ||
-        sy_backend_load_file(&backend, SY_TEST_PLUGIN, "cuda", &err) != SY_OK) {
+        sy_pool_open(&pool, 2, "test") != SY_OK) {
         print_error("%s\n", err.message);
         return -1;
     }
-    return 0;
+    return devices_open(state);
 }
 
 static int close_all(void **state)
 {
     char command[128];
 
-    (void)state;
     sy_pool_free(pool);
     sy_model_close(model);
     snprintf(command, sizeof(command), "rm -rf %s", dir);
-    return system(command);
+    return system(command) + devices_close(state);
 }
 
 /* n GPUs from the first on; 0: the processor. */
@@ -198,15 +183,6 @@ static void neither_the_number_of_gpus_nor_batches_change_a_bit(void **state)
     free(x);
 }
 
-static void tell(const char *line)
-{
-    FILE *file = fopen(control, "w");
-
-    assert_non_null(file);
-    fputs(line, file);
-    assert_int_equal(fclose(file), 0);
-}
-
 static void after_a_gpu_is_lost_every_call_says_so(void **state)
 {
     float *x = malloc((size_t)FEW * HIDDEN * sizeof(*x)), *y = malloc(sizeof(*x) * FEW * HIDDEN);
@@ -217,13 +193,13 @@ static void after_a_gpu_is_lost_every_call_says_so(void **state)
     fill(x, FEW);
     sy_error_clear(&err);
     must(run(local, y, x, FEW, FEW, &err), &err);
-    tell("lose 3\n");
+    devices_told("lose 3\n");
     for (int i = 0; i < 3; i++) {
         sy_error_clear(&err);
         assert_int_equal(run(local, y, x, FEW, FEW, &err), SY_EUNAVAILABLE);
         assert_string_equal(err.reason, "DEVICE_LOST");
         assert_non_null(strstr(err.message, "cuda:3"));
-        tell("");
+        devices_told("");
     }
     assert_string_equal(sy_moe_local_arithmetic(local), "bf16-mma/1:sm_90");
     sy_moe_local_close(local);

@@ -1,54 +1,12 @@
-/* home_fixture.h - emulated GPUs for the tests of this folder: the real plugin, built over an
- * emulated runtime (tests/emu), with a file through which devices are told to fail. A device that
- * was lost stays lost, so each test that loses one has its own. */
+/* home_fixture.h - emulated GPUs for the tests of this folder. */
 #ifndef HOME_FIXTURE_H
 #define HOME_FIXTURE_H
 
 #include "../family_fixture.h"
-#include "sy_backend_load.h"
+#include "emulated_gpus.h"
 #include "sy_shard_home.h"
 
-enum { N_DEVICES = 8, LANES = 2 };
-
-static const sy_backend *backend;
-static char control_path[64], control_dir[32];
-
-/* Before the first call of the runtime, which reads the environment. */
-static inline int devices_open(void **state)
-{
-    sy_error err = {0};
-
-    (void)state;
-    strcpy(control_dir, "/tmp/sy-home-XXXXXX");
-    if (mkdtemp(control_dir) == NULL) return -1;
-    snprintf(control_path, sizeof(control_path), "%s/control", control_dir);
-    setenv("SY_EMU_DEVICES", "8", 1);
-    setenv("SY_EMU_MEMORY_MB", "256", 1);
-    setenv("SY_EMU_CONTROL", control_path, 1);
-    if (sy_backend_load_file(&backend, SY_TEST_PLUGIN, "cuda", &err) == SY_OK) return 0;
-    print_error("%s\n", err.message);
-    return -1;
-}
-
-static inline int devices_close(void **state)
-{
-    (void)state;
-    unlink(control_path);
-    return rmdir(control_dir);
-}
-
-/* What the devices are to do from now on; "": nothing. */
-static inline void devices_told(const char *lines)
-{
-    char path[80];
-
-    snprintf(path, sizeof(path), "%s.new", control_path);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(lines, file);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(rename(path, control_path), 0);
-}
+enum { LANES = 2 };
 
 static inline sy_shard_home_config home_config(const test_shards *t, uint32_t number,
                                                sy_dtype weights)

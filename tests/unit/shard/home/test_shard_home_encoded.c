@@ -5,51 +5,14 @@
 
 #include <math.h>
 
+#include "../encoded_fixture.h"
 #include "gguf_family.h"
 
-enum { LAYER = 1, EXPERT = 2, TOKENS = 7, DIM_MAX = 192 };
-
-typedef struct encoded_case {
-    family_case family;
-    sy_dtype dtype;
-} encoded_case;
-
-/* More than one block of fp8 either way, and no whole number of them; biases beside mxfp4. */
-static const encoded_case cases[] = {
-    {{"fp8",
-      "deepseek_v3.json",
-      {"\"hidden_size\": 64", "\"hidden_size\": 148", "\"moe_intermediate_size\": 32",
-       "\"moe_intermediate_size\": 132", PLAIN_END, FP8_END}},
-     SY_FP8},
-    {{"mxfp4",
-      "gpt_oss.json",
-      {"\"intermediate_size\": 64", "\"intermediate_size\": 96", PLAIN_END, FP4_END}},
-     SY_MXFP4},
-};
+enum { TOKENS = 7, DIM_MAX = 192 };
 
 static sy_shard_store *encoded_store(const test_shards *t, const encoded_case *c)
 {
     return store_open_as(t, (sy_precision){.weights = c->dtype}, 0);
-}
-
-/* Gate, up, down as the file has them, then their biases as f32; the caller frees. */
-static uint8_t *encoded_bytes(const test_shards *t, const encoded_case *c, size_t *n)
-{
-    size_t n_plain, at = 0;
-    uint8_t *plain = plain_bytes(t, LAYER, EXPERT, &n_plain), *bytes = malloc(n_plain);
-
-    assert_non_null(bytes);
-    *n = 0;
-    for (int i = 0; i < 3; i++) {
-        const sy_tensor *tensor = sy_model_tensor(t->model, fixture_role[i], LAYER, EXPERT);
-        sy_tensor_read_as(bytes + *n, tensor, c->dtype, 0, tensor->shape[0]);
-        *n += tensor->shape[0] * sy_dtype_row_bytes(c->dtype, tensor->shape[1]);
-        at += tensor->shape[0] * sy_tensor_row_bytes(tensor);
-    }
-    memcpy(bytes + *n, plain + at, n_plain - at);
-    *n += n_plain - at;
-    free(plain);
-    return bytes;
 }
 
 static void expect_reason(const sy_error *err, const char *reason)
