@@ -2,12 +2,31 @@
 #include "agg_trunk.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "sy_clock.h"
 #include "sy_devices.h"
 #include "sy_log.h"
+#include "sy_metrics.h"
 #include "sy_precision_text.h"
+
+/* Where it is, for dashboards; and, on a GPU, whether that is lost, there from the start. */
+static void open_metrics(aggregator *agg, const sy_device *device)
+{
+    char labels[96];
+
+    snprintf(labels, sizeof(labels), "device=\"%s\",arithmetic=\"%.40s\"", device->name,
+             sy_trunk_arithmetic(agg->trunk));
+    sy_metric_set(sy_metric_gauge("switchyard_aggregator_trunk_info",
+                                  "What computes the model without its experts", labels),
+                  1);
+    if (device->kind == SY_DEVICE_CPU) return;
+    snprintf(labels, sizeof(labels), "device=\"%s\",reason=\"DEVICE_LOST\"", device->name);
+    agg->trunk_faults =
+        sy_metric_counter("switchyard_aggregator_device_faults_total",
+                          "GPUs that failed while the aggregator served, by reason", labels);
+}
 
 sy_status agg_trunk_open(aggregator *agg, const agg_trunk_options *options, sy_error *err)
 {
@@ -20,7 +39,10 @@ sy_status agg_trunk_open(aggregator *agg, const agg_trunk_options *options, sy_e
     SY_TRY(sy_devices_choose_one(&device, &backend, "--trunk-device", options->device, err));
     if (backend == NULL) {
         agg->trunk_is_refused = 0;
-        return sy_trunk_open(&agg->trunk, agg->model, agg->kernels, agg->precision, agg->pool, err);
+        SY_TRY(
+            sy_trunk_open(&agg->trunk, agg->model, agg->kernels, agg->precision, agg->pool, err));
+        open_metrics(agg, &device);
+        return SY_OK;
     }
     if (agg->precision.activations != SY_ACT_F32)
         return sy_error_set(err, SY_EINVAL,
@@ -42,6 +64,7 @@ sy_status agg_trunk_open(aggregator *agg, const agg_trunk_options *options, sy_e
         goto out;
     }
     agg->trunk_is_refused = 0;
+    open_metrics(agg, &device);
     sy_log(SY_LOG_INFO, "the trunk is on %s, which computes as %s", device.name,
            sy_trunk_arithmetic(agg->trunk));
 out:
@@ -66,6 +89,7 @@ void agg_trunk_tick(void *arg)
     if (!sy_trunk_lost(agg->trunk, &err)) return;
     if (agg->trunk_lost_us == 0) {
         agg->trunk_lost_us = now_us;
+        sy_metric_add(agg->trunk_faults, 1);
         sy_log_error(SY_LOG_ERROR, &err, "no more is generated here");
     }
     if (agg->trunk_is_exiting || now_us - agg->trunk_lost_us < agg->trunk_exit_us) return;

@@ -27,6 +27,7 @@ typedef struct aggregator {
     sy_trunk *trunk;
     int64_t trunk_exit_us, trunk_lost_us; /* agg_trunk.c: how long the process stays up without its
                                              GPU, since when; 0: it has not lost it */
+    sy_metric *trunk_faults;              /* NULL: it is on no GPU */
     int trunk_is_exiting, trunk_is_refused; /* refused: no device of that name can be used */
     sy_router *inproc;                      /* --router inproc; else NULL */
     sy_router *fallback;                    /* --router fallback; else NULL */

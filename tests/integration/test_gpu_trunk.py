@@ -163,6 +163,12 @@ def test_an_aggregator_that_loses_its_gpu_says_so_and_ends(cluster_of, fault):
         status, body = http_get(cluster.http("aggregator-0"), "/readyz")
         return status == 503 and "DEVICE_LOST" in body and body
     assert "cuda:0" in wait_for(why, "the aggregator not to be ready")
+
+    def metrics():
+        _, body = http_get(cluster.http("aggregator-0"), "/metrics")
+        assert f'trunk_info{{device="cuda:0",arithmetic="{arithmetic()}"}} 1' in body
+        return 'aggregator_device_faults_total{device="cuda:0",reason="DEVICE_LOST"} 1' in body
+    wait_for(metrics, "the fault to be counted")
     aggregator = cluster.process["aggregator-0"]
     assert aggregator.wait() == 3, aggregator.tail()
     assert "no more is generated here" in aggregator.text()
