@@ -122,7 +122,7 @@ typedef struct sy_cuda_heads {
     float clip; /* elements are kept within +-clip; 0: as they are */
     /* Elements [rotary_at, rotary_at + rotary_dim) of a head rotate; rotary_dim is even, 0: none
      * do. angles: [.,rotary_dim] fp32, a row being the cosines of its rotary_dim / 2 pairs, then
-     * their sines, as sy_trunk_rebatch makes them. Pairs are (i, i + rotary_dim / 2), or (2i, 2i +
+     * their sines, as trunk_angles makes them. Pairs are (i, i + rotary_dim / 2), or (2i, 2i +
      * 1) if interleaved; each product rounds, then the sum: the bits of sy_kernels.h's rope. */
     uint32_t rotary_at, rotary_dim;
     int interleaved;

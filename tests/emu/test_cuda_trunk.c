@@ -249,7 +249,7 @@ static void the_gate_of_shared_experts_is_a_sigmoid(void **state)
 
 enum { POSITIONS = 40, ROTARY_MAX = 64 };
 
-/* As sy_trunk_rebatch has them. */
+/* As trunk_angles has them. */
 static void fill_angles(float *angles, uint32_t rotary_dim)
 {
     const uint32_t half = rotary_dim / 2;
