@@ -1,12 +1,15 @@
 /* sy_cuda_wait.c - waiting with an end: a device that hangs must not take the thread with it, so
  * nothing here blocks in the runtime. */
 #include <cuda_runtime_api.h>
+#include <sched.h>
 #include <time.h>
 
 #include "sy_cuda_internal.h"
 
 enum {
     SPIN_US = 30,      /* a query is about a microsecond, and most waits are short */
+    YIELD_US = 200,    /* a layer of a model, or a batch: a nap would be late by its timer's slack,
+                          50 microseconds, once a layer */
     NAP_US_MIN = 20,   /* after that naps of an eighth of what has passed, */
     NAP_US_MAX = 1000, /* so that a wait is late by an eighth at most */
     SETTLE_US = 60 * 1000000
@@ -57,6 +60,10 @@ static int await(int *done, const work *w, uint64_t timeout_us, char *why)
         passed_us = now_us() - begin_us;
         if (passed_us >= timeout_us) return SY_BACKEND_OK;
         if (passed_us < SPIN_US) continue;
+        if (passed_us < YIELD_US) {
+            (void)sched_yield(); /* whoever else wants the core has it */
+            continue;
+        }
         nap_us = passed_us / 8;
         if (nap_us < NAP_US_MIN) nap_us = NAP_US_MIN;
         if (nap_us > NAP_US_MAX) nap_us = NAP_US_MAX;
