@@ -57,7 +57,7 @@ void sy_cuda_pinned_free(void *p)
 
 int sy_cuda_host_alloc(void **out, sy_backend_handle *handle, uint64_t bytes, char *why)
 {
-    unsigned char *p;
+    unsigned char *p = NULL;
     int result;
 
     *out = NULL;
@@ -65,7 +65,7 @@ int sy_cuda_host_alloc(void **out, sy_backend_handle *handle, uint64_t bytes, ch
     result = sy_cuda_enter(handle, why);
     if (result != SY_BACKEND_OK) return result;
     result = sy_cuda_pinned_alloc(&p, bytes, "pinned memory", why);
-    if (result == SY_BACKEND_OK) *out = memset(p, 0, bytes);
+    if (p != NULL) *out = memset(p, 0, bytes);
     return sy_cuda_leave(handle, result, why);
 }
 

@@ -6,7 +6,6 @@
  * less than the vocabulary, positions less than positions_max, and pages those of the cache, is the
  * caller's to see to. */
 #include <cuda_runtime_api.h>
-#include <stdarg.h>
 
 #include "sy_cuda_internal.h"
 #include "sy_cuda_pack.h"
@@ -28,18 +27,25 @@ typedef struct op_check {
     char *why;
 } op_check;
 
-__attribute__((format(printf, 2, 3))) static void refuse(op_check *c, const char *format, ...)
+/* Where the rest of the sentence goes; NULL: there is one already. */
+static char *begin_refusal(op_check *c, size_t *room)
 {
-    va_list args;
     int n;
 
-    if (c->result != SY_BACKEND_OK) return;
+    if (c->result != SY_BACKEND_OK) return NULL;
     c->result = SY_BACKEND_EINVAL;
     n = snprintf(c->why, SY_BACKEND_WHY_BYTES, "operation %u (%s): ", c->index, c->name);
-    va_start(args, format);
-    vsnprintf(c->why + n, SY_BACKEND_WHY_BYTES - (size_t)n, format, args);
-    va_end(args);
+    *room = SY_BACKEND_WHY_BYTES - (size_t)n; /* names are short */
+    return c->why + n;
 }
+
+/* A macro, so that the compiler checks the format. */
+#define refuse(c, ...)                                       \
+    do {                                                     \
+        size_t room;                                         \
+        char *rest = begin_refusal((c), &room);              \
+        if (rest != NULL) snprintf(rest, room, __VA_ARGS__); \
+    } while (0)
 
 /* ---- sizes ---- */
 

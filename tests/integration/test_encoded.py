@@ -94,7 +94,7 @@ def check_bits(cluster, in_process, encoding):
 
 # ---- one process ----
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_logits_stay_near_those_of_the_weights_as_bf16(in_process, encoding):
     answer, logits = in_process(encoding, encoding)
     _, want = in_process(encoding, "as-stored")
@@ -124,7 +124,7 @@ def test_a_checkpoint_says_what_it_takes_as_it_is_encoded(models, encoding):
     assert set(inspect(MODEL)) == {"as-stored", "q8", "q4"}
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_a_checkpoint_that_is_not_so_encoded_is_refused_with_what_would_do(models, hand):
     cases = [(MODEL, "fp8", "are bf16: use --weights as-stored, q8 or q4"),
              (models("mxfp4"), "fp8", "are mxfp4: use --weights as-stored, mxfp4, q8 or q4")]
@@ -147,7 +147,7 @@ def test_a_checkpoint_that_is_not_so_encoded_is_refused_with_what_would_do(model
 
 # ---- over nodes ----
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_two_nodes_give_the_bits_of_one_process_also_while_experts_move(hand, models, in_process,
                                                                         encoding):
     node = {"weights": encoding, "linger_s": 0}
@@ -193,7 +193,7 @@ def test_a_trunk_alone_may_be_held_as_it_is_encoded(hand, models):
     assert list(ask(cluster).finish.policies) == ["weights=fp8", "expert_weights=as-stored"]
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_copies_held_otherwise_are_refused_and_not_taken_from_that_node(hand, models):
     cluster = start(hand, models("fp8"), {}, {"weights": "fp8", "load_from": "peers"},
                     weights="fp8")

@@ -10,7 +10,7 @@ from sy_cluster import run_tool
 
 GOLDEN = sorted((MODEL / "golden").glob("*.json"))
 OTHERS = 15
-pytestmark = pytest.mark.sanitize
+pytestmark = pytest.mark.asan
 if SANITIZED:
     GOLDEN = GOLDEN[:3]
 
@@ -70,9 +70,9 @@ def test_a_cluster_gives_the_reference_answer_and_the_bits_of_one_process(in_pro
     assert same_bits(got.logits, in_process(name)[1])
 
 
-def test_token_ids_give_the_bits_of_the_prompt_that_they_spell(cluster, name):
+def test_token_ids_give_the_bits_of_the_prompt_that_they_spell(one_node, name):
     want = golden(name)
-    with cluster.client() as client:
+    with one_node.client() as client:
         by_text = ask(client, want)
         by_ids = client.generate(want["prompt_tokens"], max_tokens=len(want["greedy_tokens"]),
                                  ignore_eos=True, want_logits=True)
@@ -80,6 +80,7 @@ def test_token_ids_give_the_bits_of_the_prompt_that_they_spell(cluster, name):
     assert same_bits(by_ids.logits, by_text.logits)
 
 
+@pytest.mark.sanitize
 def test_among_fifteen_other_requests_no_bit_changes(in_process, cluster):
     def keep_busy(i, stop):
         prompts = [golden(p.stem)["prompt"] for p in GOLDEN]

@@ -74,7 +74,7 @@ def check_bits(cluster, in_process, precision):
 
 # ---- one process ----
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_logits_stay_near_the_reference(in_process, precision):
     for name in NAMES:
         answer, logits = in_process(name, precision)
@@ -114,7 +114,7 @@ def test_a_checkpoint_says_what_it_takes_in_each_format():
 
 # ---- over nodes ----
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_two_nodes_give_the_bits_of_one_process_also_while_experts_move(hand, in_process,
                                                                         precision):
     if SANITIZED and precision[1] == "f32":
@@ -170,7 +170,7 @@ def refusal_of(cluster, node="expert-0"):
     return nodes.get(node, {})
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_a_node_with_other_activations_is_refused_with_the_reason(hand):
     cluster = start_nodes(hand, {"weights": "q8", "activations": "q8"}, {"weights": "q8"},
                           weights="q8")
@@ -184,7 +184,7 @@ def test_a_node_with_other_activations_is_refused_with_the_reason(hand):
     expect_answers(cluster, n_tokens=4)
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_copies_in_another_format_are_refused_and_not_taken_from_that_node(hand):
     cluster = start_nodes(hand, {"weights": "q4"}, {"weights": "q8", "load_from": "peers"},
                           weights="q8")

@@ -17,7 +17,7 @@ PROMPT = "The quick brown fox jumps over the lazy dog. " * 4
 # to 8 bits of mantissa.
 COSINE_MIN = 0.9999
 
-pytestmark = pytest.mark.sanitize
+pytestmark = pytest.mark.asan
 
 
 def ask(client, n_tokens=N_TOKENS):
