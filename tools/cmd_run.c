@@ -141,10 +141,8 @@ static sy_status open_trunk(run *self, const sy_device_list *devices, sy_error *
                              err);
     const sy_trunk_device place = {
         .backend = backend, .number = device.number, .name = device.name};
-    sy_precision precision = o->precision;
-    if (sy_dtype_is_encoded(precision.weights)) precision.weights = SY_DTYPE_NONE; /* of experts */
-    st = sy_trunk_open_on(&self->trunk, &place, self->model, self->kernels, precision, self->pool,
-                          err);
+    st = sy_trunk_open_on(&self->trunk, &place, self->model, self->kernels, o->precision,
+                          self->pool, err);
     if (st != SY_OK) sy_devices_name_option(err, "--trunk-device");
 out:
     return st;

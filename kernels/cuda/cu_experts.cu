@@ -57,14 +57,16 @@ static int launch_streaming(const Side &side, const sy_cuda_batch &b, uint32_t n
     }
 }
 
-static int launch_tiled(const sy_cu_up &side, const sy_cuda_batch &b, void *stream)
+static int launch_tiled(const sy_cu_up &side, const sy_cuda_batch &b, sy_cuda_variant variant,
+                        void *stream)
 {
-    return sy_cu_up_tiled(side, b, stream);
+    return sy_cu_up_tiled(side, b, variant, stream);
 }
 
-static int launch_tiled(const sy_cu_down &side, const sy_cuda_batch &b, void *stream)
+static int launch_tiled(const sy_cu_down &side, const sy_cuda_batch &b, sy_cuda_variant variant,
+                        void *stream)
 {
-    return sy_cu_down_tiled(side, b, stream);
+    return sy_cu_down_tiled(side, b, variant, stream);
 }
 
 template <class Side>
@@ -78,7 +80,7 @@ static int launch(const Side &side, const sy_cuda_batch &b, uint32_t n_blocks,
     case SY_CUDA_FP8: return sy_cu_launch_quant<sy_cu_fp8>(side, b, n_blocks, variant, stream);
     case SY_CUDA_MXFP4: return sy_cu_launch_quant<sy_cu_mxfp4>(side, b, n_blocks, variant, stream);
     default:
-        if (variant == SY_CUDA_TILED_64) return launch_tiled(side, b, stream);
+        if (variant >= SY_CUDA_TILED_64) return launch_tiled(side, b, variant, stream);
         return launch_streaming(side, b, n_blocks, variant, stream);
     }
 }

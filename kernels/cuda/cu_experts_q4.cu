@@ -1,5 +1,5 @@
 /* cu_experts_q4.cu - experts whose weights are Q4. */
-#include "sy_cu_quant.h"
+#include "sy_cu_quant_experts.h"
 
 template int sy_cu_launch_quant<sy_cu_q4>(const sy_cu_up &, const sy_cuda_batch &, uint32_t,
                                           sy_cuda_variant, void *);

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define SY_BACKEND_ABI       1u
+#define SY_BACKEND_ABI       2u
 #define SY_BACKEND_ENTRY     "sy_backend_get"
 #define SY_BACKEND_WHY_BYTES 256 /* of every why below */
 
@@ -63,8 +63,8 @@ typedef struct sy_backend_buffer sy_backend_buffer; /* memory on it */
 typedef struct sy_backend_pool sy_backend_pool;     /* experts on it, and what computes them */
 typedef struct sy_backend_remote sy_backend_remote; /* another process's pool on this machine */
 
-/* How experts' weights are held: rows as sy_dtype has them. FP8: rows [128 i, 128 i + 128) of a
- * part have the same factors. */
+/* How weights are held: rows as sy_dtype has them. FP8: rows [128 i, 128 i + 128) of a part of an
+ * expert, or of a matrix, have the same factors. */
 typedef enum sy_backend_weights {
     SY_BACKEND_BF16,
     SY_BACKEND_Q8,
@@ -146,8 +146,9 @@ typedef struct sy_backend_ref {
 /* Two ways to be packed: one matrix; or Gate and Up, which have the same shape, as one. */
 typedef enum sy_backend_matrix_form { SY_BACKEND_PLAIN, SY_BACKEND_GATE_UP } sy_backend_matrix_form;
 typedef struct sy_backend_matrix {
-    uint32_t form; /* sy_backend_matrix_form */
-    uint32_t n, k; /* outputs, inputs, >= 1; of GATE_UP: of either */
+    uint32_t form;    /* sy_backend_matrix_form */
+    uint32_t n, k;    /* outputs, inputs, >= 1; of GATE_UP: of either */
+    uint32_t weights; /* sy_backend_weights */
 } sy_backend_matrix;
 
 /* The operations; each is the function of sy_cuda_trunk.h that it names, and what that says of
@@ -241,8 +242,9 @@ typedef struct sy_backend_op {
             float divisor;                /* LINEAR alone */
         } linear;
         struct {
-            sy_backend_ref y, x, weights; /* weights: n_heads PLAIN matrices, one behind another */
-            uint32_t n_heads, n, k, n_tail;
+            sy_backend_ref y, x, weights; /* weights: n_heads of the matrix, one behind another */
+            sy_backend_matrix matrix;     /* PLAIN, of BF16, Q8 or Q4 */
+            uint32_t n_heads, n_tail;
         } linear_heads;
         struct {
             sy_backend_ref x, norm_weight, angles;      /* norm_weight, angles may be none */
@@ -306,7 +308,7 @@ typedef struct sy_backend {
     int (*measure_copies)(sy_backend_bandwidth *out, sy_backend_handle *handle, uint64_t bytes,
                           char *why);
 
-    /* ---- experts: what follows was added to ABI 1 ---- */
+    /* ---- experts ---- */
 
     /* Takes all memory that the pool will ever use: the slots in one piece, the lanes, and the way
      * in and out for weights. SY_BACKEND_OK: the caller owns *out and ends it with pool_close;
@@ -366,20 +368,22 @@ typedef struct sy_backend {
     int (*wait)(int *done, float *device_us, sy_backend_pool *pool, uint32_t lane,
                 uint32_t timeout_us, char *why);
 
-    /* ---- operations on rows: what follows was added to ABI 1, after experts ---- */
+    /* ---- operations on rows ---- */
 
     /* Memory of the host that copies go through without a detour; zeroed. SY_BACKEND_OK: the caller
      * owns *out and ends it with pinned_free; otherwise it is NULL. */
     int (*pinned_alloc)(void **out, sy_backend_handle *handle, uint64_t bytes, char *why);
     void (*pinned_free)(sy_backend_handle *handle, void *p); /* accepts NULL */
 
-    /* Of a packed matrix; 0: it overflows. */
+    /* Of a packed matrix; 0: it overflows, or there is no such form or kind of weights. */
     uint64_t (*matrix_bytes)(const sy_backend_matrix *matrix);
     /* Packs rows [row, row + n_rows) of a matrix into `to`, which has room for the whole matrix;
-     * row is a multiple of 16, and so is n_rows unless the matrix ends there. rows: [n_rows,k]
-     * bf16, row-major, of the host, any alignment, read when it returns; up: the same rows of Up,
-     * of SY_BACKEND_GATE_UP; else NULL. A matrix is defined once all its rows were written, and
-     * for any stream that runs afterwards. One thread at a time for a matrix. */
+     * row is a multiple of 16 (of FP8: 128), and so is n_rows unless the matrix ends there. rows:
+     * [n_rows,k], row-major and packed as sy_dtype has the weights, of the host, any alignment,
+     * read when it returns; up: the same rows of Up, of SY_BACKEND_GATE_UP; else NULL.
+     * SY_BACKEND_EINVAL, also where rows of FP8 that must share factors do not: nothing was
+     * written. A matrix is defined once all its rows were written, and for any stream that runs
+     * afterwards. One thread at a time for a matrix. */
     int (*matrix_write)(sy_backend_ref to, const sy_backend_matrix *matrix, uint32_t row,
                         uint32_t n_rows, const void *rows, const void *up, char *why);
 

@@ -68,12 +68,14 @@ static __device__ __forceinline__ void sy_cu_widen_scales(float s[2], uint4 scal
 }
 
 /* What follows is one form each, and a lane's part of one block of it. UINT4: of a block, 16 bytes
- * each; AHEAD: blocks that a streaming warp has on their way, the more the smaller they are; load:
- * reads it, and (FP8) the numbers of its upper and its lower eight rows; widen, scales: of group q.
+ * each; RING: blocks that a streaming warp has or waits for, the more the smaller they are; PLACES:
+ * for blocks of a tiled warp, as many as registers allow: 2, or 1 that load_group fills again;
+ * load: reads it, and (FP8) the numbers of its upper and its lower eight rows; widen, scales: of
+ * group q.
  */
 
 struct sy_cu_q8 {
-    enum { UINT4 = 136, AHEAD = 1, SCALES_INSIDE = 1 };
+    enum { UINT4 = 136, RING = 4, PLACES = 1, SCALES_INSIDE = 1 };
     uint4 code[4], scale;
 
     __device__ __forceinline__ void load(const uint4 *block, uint32_t lane, const float *,
@@ -82,6 +84,14 @@ struct sy_cu_q8 {
         SY_UNROLL
         for (int q = 0; q < 4; q++) code[q] = sy_load_stream(block + q * 32 + lane);
         scale = sy_load_stream(block + 128 + lane / 4);
+    }
+    /* Group q of another block, in the place of one that has been widened; the scales with the
+     * last. */
+    __device__ __forceinline__ void load_group(const uint4 *block, uint32_t lane, const float *,
+                                               const float *, int q)
+    {
+        code[q] = sy_load_stream(block + q * 32 + lane);
+        if (q == 3) scale = sy_load_stream(block + 128 + lane / 4);
     }
     /* q = (its low seven bits) - 128 (its sign), both of which a bf16 of 128 holds. */
     static __device__ __forceinline__ uint32_t low_pair(uint32_t w)
@@ -104,7 +114,7 @@ struct sy_cu_q8 {
 };
 
 struct sy_cu_q4 {
-    enum { UINT4 = 72, AHEAD = 2, SCALES_INSIDE = 1 };
+    enum { UINT4 = 72, RING = 6, PLACES = 2, SCALES_INSIDE = 1 };
     uint4 code[2], scale;
 
     __device__ __forceinline__ void load(const uint4 *block, uint32_t lane, const float *,
@@ -130,7 +140,7 @@ struct sy_cu_q4 {
 };
 
 struct sy_cu_mxfp4 {
-    enum { UINT4 = 68, AHEAD = 2, SCALES_INSIDE = 1 };
+    enum { UINT4 = 68, RING = 6, PLACES = 2, SCALES_INSIDE = 1 };
     uint4 code[2];
     uint64_t scale;
 
@@ -166,7 +176,7 @@ struct sy_cu_mxfp4 {
 };
 
 struct sy_cu_fp8 {
-    enum { UINT4 = 128, AHEAD = 1, SCALES_INSIDE = 0 };
+    enum { UINT4 = 128, RING = 4, PLACES = 1, SCALES_INSIDE = 0 };
     uint4 code[4];
     float low, high;
 
@@ -175,6 +185,15 @@ struct sy_cu_fp8 {
     {
         SY_UNROLL
         for (int q = 0; q < 4; q++) code[q] = sy_load_stream(block + q * 32 + lane);
+        low = __ldg(low_scale);
+        high = __ldg(high_scale);
+    }
+    __device__ __forceinline__ void load_group(const uint4 *block, uint32_t lane,
+                                               const float *low_scale, const float *high_scale,
+                                               int q)
+    {
+        code[q] = sy_load_stream(block + q * 32 + lane);
+        if (q != 3) return;
         low = __ldg(low_scale);
         high = __ldg(high_scale);
     }

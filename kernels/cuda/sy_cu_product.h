@@ -35,32 +35,53 @@ static __device__ __forceinline__ void sy_cu_block_product(float c[4], const uin
     sy_mma_bf16(c, w[3], high.z, high.w);
 }
 
+/* Block j of weights against the same of every token. */
+template <int NT>
+static __device__ __forceinline__ void sy_cu_multiply_block(float c[NT][4], const uint4 w[4],
+                                                            const uint16_t *const token[NT],
+                                                            uint32_t j)
+{
+    SY_UNROLL
+    for (int n = 0; n < NT; n++) {
+        uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+        if (token[n] != nullptr) {
+            const uint4 *x = reinterpret_cast<const uint4 *>(token[n] + (size_t)j * 64);
+            low = __ldg(x);
+            high = __ldg(x + 1);
+        }
+        sy_cu_block_product(c[n], w, low, high);
+    }
+}
+
+/* Blocks of weights that a warp has or waits for. All but one are on their way while that is used;
+ * with few warps, as a token decoded alone has, this number and nothing else decides how much of
+ * the memory's bandwidth is used. Where 64 tokens wait for each block it is arithmetic. */
+template <int NT> struct sy_cu_ring {
+    static constexpr uint32_t BLOCKS = NT < 4 ? 4 : NT < 8 ? 3 : 2;
+};
+
 /* All blocks of a row block, from where this lane's part of the first begins. token: a lane's row
- * of each eight, from where its inputs begin; NULL: there is none. The next block's weights are
- * asked for before this one's are used. */
+ * of each eight, from where its inputs begin; NULL: there is none. Each place of the ring is filled
+ * again where it was used up: moving blocks along would wait for those that have not come. */
 template <int NT>
 static __device__ __forceinline__ void sy_cu_stream_weights(float c[NT][4], const uint4 *from,
                                                             const uint16_t *const token[NT],
                                                             uint32_t n_k_blocks)
 {
-    uint4 w[4];
+    constexpr uint32_t ring = sy_cu_ring<NT>::BLOCKS;
+    uint4 w[ring][4];
 
-    sy_cu_load_block(w, from);
-    for (uint32_t j = 0; j < n_k_blocks; j++) {
-        uint4 next[4] = {w[0], w[1], w[2], w[3]};
-        if (j + 1 < n_k_blocks) sy_cu_load_block(next, from + (size_t)(j + 1) * SY_CU_BLOCK_UINT4);
+    SY_UNROLL
+    for (uint32_t i = 0; i < ring; i++)
+        sy_cu_load_block(w[i], from + (size_t)min(i, n_k_blocks - 1) * SY_CU_BLOCK_UINT4);
+    for (uint32_t j = 0; j < n_k_blocks; j += ring) {
         SY_UNROLL
-        for (int n = 0; n < NT; n++) {
-            uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
-            if (token[n] != nullptr) {
-                const uint4 *x = reinterpret_cast<const uint4 *>(token[n] + (size_t)j * 64);
-                low = __ldg(x);
-                high = __ldg(x + 1);
-            }
-            sy_cu_block_product(c[n], w, low, high);
+        for (uint32_t i = 0; i < ring; i++) {
+            if (j + i >= n_k_blocks) continue;
+            sy_cu_multiply_block<NT>(c, w[i], token, j + i);
+            if (j + i + ring < n_k_blocks)
+                sy_cu_load_block(w[i], from + (size_t)(j + i + ring) * SY_CU_BLOCK_UINT4);
         }
-        SY_UNROLL
-        for (int s = 0; s < 4; s++) w[s] = next[s];
     }
 }
 
@@ -183,8 +204,10 @@ static __device__ __forceinline__ void sy_cu_store_sums(const Side &side, const 
 }
 
 /* The tiled variants, cu_experts_tiled.cu; for cu_experts.cu alone. */
-int sy_cu_up_tiled(const sy_cu_up &side, const sy_cuda_batch &batch, void *stream);
-int sy_cu_down_tiled(const sy_cu_down &side, const sy_cuda_batch &batch, void *stream);
+int sy_cu_up_tiled(const sy_cu_up &side, const sy_cuda_batch &batch, sy_cuda_variant variant,
+                   void *stream);
+int sy_cu_down_tiled(const sy_cu_down &side, const sy_cuda_batch &batch, sy_cuda_variant variant,
+                     void *stream);
 
 /* Quantised weights, every variant: cu_experts_q8.cu and those beside it, which have them for
  * sy_cu_up and sy_cu_down; for cu_experts.cu alone. n_blocks: side.n_blocks(b). */

@@ -86,4 +86,15 @@ static __device__ __forceinline__ uint4 sy_load_stream(const uint4 *p)
     return v;
 }
 
+/* The same of weights that another warp of the block reads next. */
+static __device__ __forceinline__ uint4 sy_load_stream_shared(const uint4 *p)
+{
+    uint4 v;
+
+    asm volatile("ld.global.nc.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
 #endif

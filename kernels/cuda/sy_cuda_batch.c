@@ -123,17 +123,15 @@ static int check_batch(const sy_backend_pool *pool, uint32_t lane, uint32_t n_x,
     return SY_BACKEND_OK;
 }
 
-/* The largest group decides: each of its tiles reads all of the expert's weights, while what a tile
- * has no rows for costs arithmetic alone, of which few rows leave plenty. */
-static sy_cuda_variant choose_variant(const sy_backend_group *group, uint32_t n_groups)
+/* The largest group decides. */
+static sy_cuda_variant choose_variant(const sy_backend_group *group, uint32_t n_groups,
+                                      uint32_t weights)
 {
-    uint32_t most = 0, variant = SY_CUDA_TOKENS_8;
+    uint32_t most = 0;
 
     for (uint32_t i = 0; i < n_groups; i++)
         if (group[i].end - group[i].begin > most) most = group[i].end - group[i].begin;
-    while (variant < SY_CUDA_TILED_64 && sy_cuda_variant_tokens((sy_cuda_variant)variant) < most)
-        variant++;
-    return (sy_cuda_variant)variant;
+    return sy_cuda_variant_for(most, (sy_cuda_weights)weights);
 }
 
 static uint32_t count_tiles(const sy_backend_group *group, uint32_t n_groups,
@@ -258,7 +256,7 @@ int sy_cuda_submit(sy_backend_pool *pool, uint32_t lane, uint32_t n_x, uint32_t 
     result = sy_cuda_pool_enter(pool, why);
     if (result != SY_BACKEND_OK || n_rows == 0) goto out;
     if ((result = clear_lane(self, 0, why)) != SY_BACKEND_OK) goto out;
-    shape.variant = choose_variant(group, n_groups);
+    shape.variant = choose_variant(group, n_groups, pool->config.weights);
     shape.n_tiles = count_tiles(group, n_groups, shape.variant);
     has_graph = sy_cuda_has_graph(pool, self, &shape);
     result = write_head(self, &shape, n_x, n_rows, group, n_groups, why);

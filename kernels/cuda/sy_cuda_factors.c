@@ -2,10 +2,11 @@
  * 128 inputs, while each row that comes has its own. Looked at on the host, before anything is
  * copied: the device could only say later that some row was wrong.
  *
- * A call whose rows begin at a multiple of 128 begins that block anew; one that goes on in the
- * middle of a block must have the factors of the call before, which are kept here. So the rows of a
- * block come in ascending order, and a pool has the factors of one block for each part of a slot.
- * Who may write a slot may read and write what is kept of it. */
+ * Matrices of the trunk are written in whole blocks of 128 rows. Of slots a call whose rows begin
+ * at a multiple of 128 begins that block anew; one that goes on in the middle of a block must have
+ * the factors of the call before, which are kept here. So the rows of a block come in ascending
+ * order, and a pool has the factors of one block for each part of a slot. Who may write a slot may
+ * read and write what is kept of it. */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,4 +98,22 @@ int sy_cuda_factors_check(const sy_backend_pool *pool, uint32_t slot, uint32_t p
         result = check_row(begin, value, rows + i * (k + bytes) + k, bytes, part, row + i, why);
     if (result != SY_BACKEND_OK) *begin = NO_BLOCK; /* none of the rows goes in */
     return result;
+}
+
+int sy_cuda_factors_agree(uint32_t k, uint32_t row, uint32_t n_rows, const unsigned char *rows,
+                          char *why)
+{
+    const size_t bytes = factor_bytes(k);
+
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const uint32_t first = i / BLOCK * BLOCK;
+        const unsigned char *mine = rows + i * (k + bytes) + k;
+
+        if (memcmp(mine, rows + first * (k + bytes) + k, bytes) != 0)
+            return REFUSE(why, SY_BACKEND_EINVAL,
+                          "row %u has other factors than row %u: the device has one for %d rows by "
+                          "%d inputs, from multiples of %d on",
+                          row + i, row + first, BLOCK, BLOCK, BLOCK);
+    }
+    return SY_BACKEND_OK;
 }

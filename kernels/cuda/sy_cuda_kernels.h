@@ -62,16 +62,22 @@ typedef struct sy_cuda_tile {
 typedef enum sy_cuda_mlp { SY_CUDA_SWIGLU, SY_CUDA_CLAMPED } sy_cuda_mlp;
 
 /* How rows are spread: a warp streams 16 packed rows of weights against a tile of this many tokens.
- * TILED shares the tokens of four warps through shared memory: for experts with many rows. */
+ * TILED shares the tokens of four warps through shared memory: for experts with many rows; of 128,
+ * each warp's weights serve two halves of the tokens, which pays where weights are bf16. */
 typedef enum sy_cuda_variant {
     SY_CUDA_TOKENS_8,
     SY_CUDA_TOKENS_16,
     SY_CUDA_TOKENS_32,
     SY_CUDA_TOKENS_64,
     SY_CUDA_TILED_64,
+    SY_CUDA_TILED_128,
     N_SY_CUDA_VARIANTS
 } sy_cuda_variant;
 uint32_t sy_cuda_variant_tokens(sy_cuda_variant variant);
+/* For that many rows of one matrix, any of which would give the same bits: each tile reads all of
+ * the matrix, while what a tile has no rows for costs arithmetic alone, of which few rows leave
+ * plenty. So the smallest that has room for all, or else the largest that pays. */
+sy_cuda_variant sy_cuda_variant_for(uint32_t n_rows, sy_cuda_weights weights);
 /* Host memory: cuts rows [begin[i], begin[i+1]) of experts[i], i in [0,n), into tiles in that
  * order; begin ascends. Returns how many: at most R / tokens + n, which `tiles` must have room for.
  * Experts without rows have no tile. */

@@ -9,6 +9,8 @@
 #include "sy_cuda_pack.h"
 #include "sy_cuda_pool_internal.h"
 
+enum { SY_CUDA_FACTOR_ROWS = 128 }; /* of FP8, which share factors */
+
 struct sy_cuda_packer {
     sy_cuda_way way; /* the handle's packer_mutex is that of the pieces */
     unsigned char *host, *device;
@@ -19,18 +21,19 @@ struct sy_cuda_packer {
 typedef struct matrix_rows {
     unsigned char *packed; /* where the matrix begins, on the device */
     sy_cuda_part part;
+    sy_cuda_weights weights;
     uint32_t n, k;
     uint32_t row, n_rows;
+    uint64_t row_bytes;
     const unsigned char *rows;
 } matrix_rows;
 
 uint64_t sy_cuda_matrix_size(const sy_backend_matrix *matrix)
 {
-    switch (matrix->form) {
-    case SY_BACKEND_PLAIN: return sy_cuda_pack_bytes(matrix->n, matrix->k);
-    case SY_BACKEND_GATE_UP: return sy_cuda_gate_up_bytes(matrix->n, matrix->k);
-    default: return 0;
-    }
+    const sy_cuda_part part = matrix->form == SY_BACKEND_PLAIN ? SY_CUDA_DOWN : SY_CUDA_GATE;
+
+    if (matrix->form > SY_BACKEND_GATE_UP || matrix->weights > SY_BACKEND_MXFP4) return 0;
+    return sy_cuda_matrix_bytes((sy_cuda_weights)matrix->weights, part, matrix->n, matrix->k);
 }
 
 /* ---- the way ---- */
@@ -81,9 +84,9 @@ out:
 }
 
 /* Pieces that a block of 16 rows fits into. Nothing is under way. */
-static int grow_pieces(sy_cuda_packer *packer, uint32_t k, char *why)
+static int grow_pieces(sy_cuda_packer *packer, uint64_t row_bytes, char *why)
 {
-    const uint64_t block = (uint64_t)SY_CUDA_BLOCK_ROWS * k * 2;
+    const uint64_t block = SY_CUDA_BLOCK_ROWS * row_bytes;
     const uint64_t bytes = block > SY_CUDA_COPY_BYTES ? block : SY_CUDA_COPY_BYTES;
     const char *what = "the way in for matrices";
     int result;
@@ -110,7 +113,7 @@ static int grow_pieces(sy_cuda_packer *packer, uint32_t k, char *why)
 /* The first rows of `rest`, as many as fit into a piece. */
 static int write_piece(uint32_t *n_rows, sy_cuda_packer *packer, const matrix_rows *rest, char *why)
 {
-    const uint64_t row_bytes = (uint64_t)rest->k * 2;
+    const uint64_t row_bytes = rest->row_bytes;
     const uint64_t blocks = packer->piece_bytes / (row_bytes * SY_CUDA_BLOCK_ROWS);
     const uint64_t room = blocks * SY_CUDA_BLOCK_ROWS;
     const uint32_t n = rest->n_rows < room ? rest->n_rows : (uint32_t)room;
@@ -129,7 +132,7 @@ static int write_piece(uint32_t *n_rows, sy_cuda_packer *packer, const matrix_ro
                             cudaMemcpyHostToDevice, stream),
             "cudaMemcpyAsync");
     }
-    TRY((cudaError_t)sy_cuda_rows_pack(rest->packed, piece->device, SY_CUDA_BF16, rest->part,
+    TRY((cudaError_t)sy_cuda_rows_pack(rest->packed, piece->device, rest->weights, rest->part,
                                        rest->n, rest->k, rest->row, n, stream),
         "sy_cuda_rows_pack");
     TRY(cudaEventRecord(piece->done, stream), "cudaEventRecord");
@@ -147,7 +150,7 @@ static int write_rows(sy_cuda_packer *packer, matrix_rows rest, char *why)
         result = write_piece(&n, packer, &rest, why);
         rest.row += n;
         rest.n_rows -= n;
-        rest.rows += (uint64_t)n * rest.k * 2;
+        rest.rows += n * rest.row_bytes;
     }
     return result;
 }
@@ -165,23 +168,38 @@ static int settle(sy_cuda_packer *packer, int result, char *why)
     return REFUSE(why, settled, "%s", other);
 }
 
+/* Rows that go in together. */
+static uint32_t rows_together(const sy_backend_matrix *m)
+{
+    return m->weights == SY_BACKEND_FP8 ? SY_CUDA_FACTOR_ROWS : SY_CUDA_BLOCK_ROWS;
+}
+
+static int check_matrix(const sy_backend_matrix *m, char *why)
+{
+    if (m->form <= SY_BACKEND_GATE_UP && m->weights <= SY_BACKEND_MXFP4 && m->n >= 1 &&
+        m->n <= SY_CUDA_DIMENSION_MAX && m->k >= 1 && m->k <= SY_CUDA_DIMENSION_MAX)
+        return SY_BACKEND_OK;
+    return REFUSE(
+        why, SY_BACKEND_EINVAL,
+        "a matrix of %u by %u of form %u and weights %u: there are forms 0 and 1, weights "
+        "0 to %d, from 1 to %d by 1 to %d",
+        m->n, m->k, m->form, m->weights, SY_BACKEND_MXFP4, SY_CUDA_DIMENSION_MAX,
+        SY_CUDA_DIMENSION_MAX);
+}
+
 static int check_write(sy_backend_ref to, const sy_backend_matrix *m, uint32_t row, uint32_t n_rows,
                        const void *rows, const void *up, char *why)
 {
     const uint64_t bytes = sy_cuda_matrix_size(m);
+    const uint32_t together = rows_together(m);
 
-    if (m->form > SY_BACKEND_GATE_UP || m->n < 1 || m->n > SY_CUDA_DIMENSION_MAX || m->k < 1 ||
-        m->k > SY_CUDA_DIMENSION_MAX)
-        return REFUSE(why, SY_BACKEND_EINVAL,
-                      "a matrix of %u by %u of form %u: there are forms 0 and 1, from 1 to %d by 1 "
-                      "to %d",
-                      m->n, m->k, m->form, SY_CUDA_DIMENSION_MAX, SY_CUDA_DIMENSION_MAX);
+    if (check_matrix(m, why) != SY_BACKEND_OK) return SY_BACKEND_EINVAL;
     if (row > m->n || n_rows > m->n - row)
         return REFUSE(why, SY_BACKEND_EINVAL, "%u rows from row %u on, and the matrix has %u",
                       n_rows, row, m->n);
-    if (row % SY_CUDA_BLOCK_ROWS != 0 || (n_rows % SY_CUDA_BLOCK_ROWS != 0 && row + n_rows != m->n))
-        return REFUSE(why, SY_BACKEND_EINVAL, "%u rows from row %u on: whole blocks of %d go in",
-                      n_rows, row, SY_CUDA_BLOCK_ROWS);
+    if (row % together != 0 || (n_rows % together != 0 && row + n_rows != m->n))
+        return REFUSE(why, SY_BACKEND_EINVAL, "%u rows from row %u on: whole blocks of %u go in",
+                      n_rows, row, together);
     if (rows == NULL || (up != NULL) != (m->form == SY_BACKEND_GATE_UP))
         return REFUSE(why, SY_BACKEND_EINVAL,
                       "rows of a plain matrix, or of Gate and of Up, are what goes in");
@@ -195,6 +213,18 @@ static int check_write(sy_backend_ref to, const sy_backend_matrix *m, uint32_t r
     return SY_BACKEND_OK;
 }
 
+/* FP8: of both halves, before anything of either goes in. */
+static int check_factors(const matrix_rows *part, const void *up, char *why)
+{
+    int result;
+
+    if (part->weights != SY_CUDA_FP8) return SY_BACKEND_OK;
+    result = sy_cuda_factors_agree(part->k, part->row, part->n_rows, part->rows, why);
+    if (result == SY_BACKEND_OK && up != NULL)
+        result = sy_cuda_factors_agree(part->k, part->row, part->n_rows, up, why);
+    return result;
+}
+
 int sy_cuda_matrix_write(sy_backend_ref to, const sy_backend_matrix *matrix, uint32_t row,
                          uint32_t n_rows, const void *rows, const void *up, char *why)
 {
@@ -206,15 +236,18 @@ int sy_cuda_matrix_write(sy_backend_ref to, const sy_backend_matrix *matrix, uin
     handle = to.buffer->handle;
     part = (matrix_rows){.packed = to.buffer->data + to.offset,
                          .part = up == NULL ? SY_CUDA_DOWN : SY_CUDA_GATE,
+                         .weights = (sy_cuda_weights)matrix->weights,
                          .n = matrix->n,
                          .k = matrix->k,
                          .row = row,
                          .n_rows = n_rows,
                          .rows = rows};
+    part.row_bytes = sy_cuda_row_bytes(part.weights, part.k);
+    if ((result = check_factors(&part, up, why)) != SY_BACKEND_OK) return result;
     if ((result = sy_cuda_enter(handle, why)) != SY_BACKEND_OK) return result;
     pthread_mutex_lock(&handle->packer_mutex);
     if (handle->packer == NULL) result = open_packer(handle, why);
-    if (result == SY_BACKEND_OK) result = grow_pieces(handle->packer, matrix->k, why);
+    if (result == SY_BACKEND_OK) result = grow_pieces(handle->packer, part.row_bytes, why);
     if (result == SY_BACKEND_OK) {
         result = write_rows(handle->packer, part, why);
         part.part = SY_CUDA_UP;

@@ -206,15 +206,15 @@ static void check_shared_gate(op_check *c, const sy_backend_op *op)
 
 /* ---- products ---- */
 
-static void check_matrix(op_check *c, const sy_backend_op *op, uint32_t form)
+static void check_matrix(op_check *c, const sy_backend_matrix *m, uint32_t form, uint32_t last)
 {
-    const sy_backend_matrix *m = &op->u.linear.matrix;
-
     if (m->form != form)
         refuse(c, "its matrix is of form %u, and form %u is computed", m->form, form);
+    if (m->weights > last)
+        refuse(c, "its matrix is of weights %u, and weights 0 to %u are computed", m->weights,
+               last);
     check_dimension(c, "n", m->n);
     check_dimension(c, "k", m->k);
-    need(c, "weights", op->u.linear.weights, sy_cuda_matrix_size(m));
 }
 
 static void check_linear(op_check *c, const sy_backend_op *op)
@@ -222,7 +222,8 @@ static void check_linear(op_check *c, const sy_backend_op *op)
     const uint64_t rows = need_rows(c, op, ROWS_MAX);
     const sy_backend_matrix *m = &op->u.linear.matrix;
 
-    check_matrix(c, op, SY_BACKEND_PLAIN);
+    check_matrix(c, m, SY_BACKEND_PLAIN, SY_BACKEND_MXFP4);
+    need(c, "weights", op->u.linear.weights, sy_cuda_matrix_size(m));
     if (!(op->u.linear.divisor > 0))
         refuse(c, "it divides by %g, and not by a number above 0", (double)op->u.linear.divisor);
     need(c, "y", op->u.linear.y, floats(rows, m->n));
@@ -235,7 +236,8 @@ static void check_swiglu_up(op_check *c, const sy_backend_op *op)
     const uint64_t rows = need_rows(c, op, ROWS_MAX);
     const sy_backend_matrix *m = &op->u.linear.matrix;
 
-    check_matrix(c, op, SY_BACKEND_GATE_UP);
+    check_matrix(c, m, SY_BACKEND_GATE_UP, SY_BACKEND_MXFP4);
+    need(c, "weights", op->u.linear.weights, sy_cuda_matrix_size(m));
     if (op->u.linear.bias.buffer != NULL) refuse(c, "it has no bias");
     need(c, "y", op->u.linear.y, activations(rows, m->n));
     need(c, "x", op->u.linear.x, activations(rows, m->k));
@@ -244,19 +246,18 @@ static void check_swiglu_up(op_check *c, const sy_backend_op *op)
 static void check_linear_heads(op_check *c, const sy_backend_op *op)
 {
     const uint64_t rows = need_rows(c, op, ROWS_MAX);
-    const uint64_t n = op->u.linear_heads.n, k = op->u.linear_heads.k;
+    const sy_backend_matrix *m = &op->u.linear_heads.matrix;
+    const uint64_t n = m->n, k = m->k;
     const uint64_t n_heads = op->u.linear_heads.n_heads, n_tail = op->u.linear_heads.n_tail;
-    const sy_backend_matrix one = {SY_BACKEND_PLAIN, op->u.linear_heads.n, op->u.linear_heads.k};
 
     check_count(c, "n_heads", n_heads, GRID_MAX);
-    check_dimension(c, "n", one.n);
-    check_dimension(c, "k", one.k);
+    check_matrix(c, m, SY_BACKEND_PLAIN, SY_BACKEND_Q4);
     if (n_tail > SY_CUDA_DIMENSION_MAX)
         refuse(c, "n_tail is %u, and at most %d are copied", op->u.linear_heads.n_tail,
                SY_CUDA_DIMENSION_MAX);
     need(c, "y", op->u.linear_heads.y, floats(times(rows, n_heads), n + n_tail));
     need(c, "x", op->u.linear_heads.x, floats(times(rows, n_heads), k + n_tail));
-    need(c, "weights", op->u.linear_heads.weights, times(n_heads, sy_cuda_matrix_size(&one)));
+    need(c, "weights", op->u.linear_heads.weights, times(n_heads, sy_cuda_matrix_size(m)));
 }
 
 /* ---- heads ---- */

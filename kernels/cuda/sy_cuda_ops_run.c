@@ -41,18 +41,6 @@ static sy_cuda_kv kv_of(const sy_backend_kv *kv)
                         .pages_max = kv->pages_max};
 }
 
-/* Any gives the same bits: the smallest whose tile has room for all rows, so that few rows do not
- * pay for many, and many read the weights once. */
-static sy_cuda_variant variant_of(uint32_t rows_max)
-{
-    uint32_t variant = SY_CUDA_TOKENS_8;
-
-    while (variant < SY_CUDA_TILED_64 &&
-           sy_cuda_variant_tokens((sy_cuda_variant)variant) < rows_max)
-        variant++;
-    return (sy_cuda_variant)variant;
-}
-
 /* ---- copies, and whole rows ---- */
 
 static int copy(const sy_backend_op *op, cudaStream_t stream)
@@ -118,11 +106,12 @@ static int shared_gate(const sy_backend_op *op, cudaStream_t stream)
 static int linear(const sy_backend_op *op, cudaStream_t stream)
 {
     const sy_cuda_row_count rows = rows_of(op);
-    const sy_cuda_variant variant = variant_of(op->rows_max);
     const sy_cuda_matrix matrix = {.weights = at(op->u.linear.weights),
                                    .bias = at(op->u.linear.bias),
                                    .n = op->u.linear.matrix.n,
-                                   .k = op->u.linear.matrix.k};
+                                   .k = op->u.linear.matrix.k,
+                                   .type = (sy_cuda_weights)op->u.linear.matrix.weights};
+    const sy_cuda_variant variant = sy_cuda_variant_for(op->rows_max, matrix.type);
 
     if (op->kind == SY_BACKEND_SWIGLU_UP)
         return sy_cuda_linear_swiglu(at(op->u.linear.y), at(op->u.linear.x), &matrix, variant,
@@ -134,10 +123,12 @@ static int linear(const sy_backend_op *op, cudaStream_t stream)
 static int linear_heads(const sy_backend_op *op, cudaStream_t stream)
 {
     const sy_cuda_row_count rows = rows_of(op);
+    const sy_backend_matrix *m = &op->u.linear_heads.matrix;
     const sy_cuda_head_matrices matrices = {.weights = at(op->u.linear_heads.weights),
+                                            .type = (sy_cuda_weights)m->weights,
                                             .n_heads = op->u.linear_heads.n_heads,
-                                            .n = op->u.linear_heads.n,
-                                            .k = op->u.linear_heads.k,
+                                            .n = m->n,
+                                            .k = m->k,
                                             .n_tail = op->u.linear_heads.n_tail};
 
     return sy_cuda_linear_heads(at(op->u.linear_heads.y), at(op->u.linear_heads.x), &matrices,

@@ -88,6 +88,9 @@ void sy_cuda_factors_forget(const sy_backend_pool *pool, uint32_t slot);
  * 128 have different factors. */
 int sy_cuda_factors_check(const sy_backend_pool *pool, uint32_t slot, uint32_t part, uint32_t k,
                           uint32_t row, uint32_t n_rows, const unsigned char *rows, char *why);
+/* The same of rows that begin at a multiple of 128: those of each 128 among themselves. */
+int sy_cuda_factors_agree(uint32_t k, uint32_t row, uint32_t n_rows, const unsigned char *rows,
+                          char *why);
 
 /* ---- the pool (sy_cuda_pool.c) ---- */
 

@@ -59,26 +59,31 @@ int sy_cuda_shared_gate(float *gate, const float *x, const float *w, uint32_t hi
 /* ---- products ---- */
 
 typedef struct sy_cuda_matrix {
-    const void *weights; /* packed as sy_cuda_pack.h says, 16-byte aligned */
+    const void *weights; /* packed by sy_cuda_rows_pack, 16-byte aligned */
     const float *bias;   /* [n] or NULL */
     uint32_t n, k;       /* outputs, inputs, >= 1 */
+    sy_cuda_weights type;
 } sy_cuda_matrix;
 
 /* y[t] = (W x[t] + bias) / divisor. y: [T,n] fp32; x: [T,padded(k)] bf16, 16-byte aligned. The head
  * divides logits; every other matrix has divisor 1. variant: how rows are spread, any gives the
- * same bits; SY_CUDA_TILED_64 is SY_CUDA_TOKENS_64 here. */
+ * same bits; of quantised weights SY_CUDA_TILED_128 is SY_CUDA_TILED_64 here. The matrix is packed
+ * as SY_CUDA_DOWN. */
 int sy_cuda_linear(float *y, const uint16_t *x, const sy_cuda_matrix *w, float divisor,
                    sy_cuda_variant variant, const sy_cuda_row_count *rows, void *stream);
-/* h[t] = swiglu(Gate x[t], Up x[t]) of a dense layer or of shared experts: w->weights is packed by
- * sy_cuda_pack_gate_up, w->n is F, and there is no bias. h: [T,padded(F)] bf16; x as above. */
+/* h[t] = swiglu(Gate x[t], Up x[t]) of a dense layer or of shared experts: w->weights is packed as
+ * SY_CUDA_GATE and SY_CUDA_UP, w->n is F, and there is no bias. h: [T,padded(F)] bf16; x as above.
+ */
 int sy_cuda_linear_swiglu(uint16_t *h, const uint16_t *x, const sy_cuda_matrix *w,
                           sy_cuda_variant variant, const sy_cuda_row_count *rows, void *stream);
 
 /* The two matrices a head of MLA: y[t,h] = W[h] x[t,h], and behind it what rotates, as it is. The
  * activations are fp32, taken as the sums of three bf16 that they are (but for what lies below
- * 2^-133), the smallest first; the rest is bf16-mma/1. */
+ * 2^-133), the smallest first; the rest is bf16-mma/1: of weights in fewer bits the products of all
+ * three are summed up before they are scaled. */
 typedef struct sy_cuda_head_matrices {
-    const void *weights; /* [n_heads] packed matrices of n by k, one after the other */
+    const void *weights;  /* [n_heads] packed matrices of n by k, one after the other */
+    sy_cuda_weights type; /* BF16, Q8 or Q4: else 1 comes back */
     uint32_t n_heads, n, k;
     uint32_t n_tail; /* elements behind the k of a head, which y has behind the n; may be 0 */
 } sy_cuda_head_matrices;

@@ -65,9 +65,10 @@ typedef struct sy_trunk_device {
     uint32_t timeout_us; /* a step's work that takes longer: the device is lost. 0: 10 s */
 } sy_trunk_device;
 /* The same on a GPU, whose arithmetic has been tried against the processor's before it returns.
- * precision: weights that read as bf16, as stored; activations are not asked, they are bf16 in
- * products. kernels: for what the processor still does. SY_EUNIMPLEMENTED (DEVICE_WEIGHTS,
- * DEVICE_SHAPE): held in a type, or of a form, that the device's kernels do not do, which is named;
+ * precision: weights are held as on the processor, where that is bf16, q8, q4, fp8 or mxfp4;
+ * activations are not asked, they are bf16 in products. kernels: for what the processor still does.
+ * SY_EUNIMPLEMENTED (DEVICE_WEIGHTS, DEVICE_SHAPE): held in a type, or of a form, that the device's
+ * kernels do not do, which is named;
  * SY_ENOMEM (DEVICE_MEMORY), with figures; SY_EDATALOSS (DEVICE_SELF_TEST); SY_EUNAVAILABLE. */
 SY_MUST_USE sy_status sy_trunk_open_on(sy_trunk **out, const sy_trunk_device *device,
                                        const sy_model *model, const sy_kernels *kernels,

@@ -47,6 +47,7 @@ SY_MUST_USE sy_status trunk_device_take_pinned(void **out, trunk_machine *machin
 typedef struct device_matrix {
     sy_backend_ref weights, bias; /* bias: may be none */
     uint32_t n, k;                /* n 0: the layer has no such matrix */
+    sy_dtype dtype;               /* as it is held: BF16, Q8, Q4, FP8 or MXFP4 */
 } device_matrix;
 
 typedef struct device_norm {
@@ -62,6 +63,7 @@ typedef struct device_layer {
     sy_backend_ref q_a_norm, kv_a_norm;   /* MLA */
     sy_backend_ref key_up, value_up;      /* MLA, a matrix a head: [kv_rank, nope_dim], transposed;
                                              [value_dim, kv_rank] */
+    sy_dtype heads_dtype;                 /* of both: BF16, Q8 or Q4 */
     device_matrix gate_up, down;          /* gate_up.n: F */
     sy_backend_ref mix;                   /* [H], with shared_gate */
 } device_layer;
@@ -76,6 +78,10 @@ struct trunk_device {
     float *inv_freq; /* of the host */
 };
 
+/* For the plugin. n by k, of a dtype that a device_matrix has. */
+sy_backend_matrix trunk_matrix_of(sy_backend_matrix_form form, uint32_t n, uint32_t k,
+                                  sy_dtype dtype);
+
 /* What weights are read from, and for whom. */
 typedef struct device_source {
     trunk_machine *machine;
@@ -83,12 +89,12 @@ typedef struct device_source {
     sy_pool *pool;
 } device_source;
 
-/* One tensor, of bf16 but for vectors, into memory that was taken for it: packed, up being Up of a
+/* One tensor into memory that was taken for it: packed, as the matrix is held, up being Up of a
  * matrix that is Gate and Up, else NULL; KV_B as the matrices of all heads; rows as they are; or as
- * fp32. */
-SY_MUST_USE sy_status trunk_fill_matrix(const device_source *source, sy_backend_ref to,
-                                        const sy_backend_matrix *matrix, const sy_tensor *tensor,
-                                        const sy_tensor *up, sy_error *err);
+ * fp32. SY_EINVAL: a weight is too large for q8 or q4. */
+SY_MUST_USE sy_status trunk_fill_matrix(const device_source *source, const device_matrix *to,
+                                        const sy_tensor *tensor, const sy_tensor *up,
+                                        sy_error *err);
 SY_MUST_USE sy_status trunk_fill_heads(const device_source *source, const device_layer *to,
                                        const sy_mla_desc *mla, const sy_tensor *tensor,
                                        sy_error *err);
@@ -96,7 +102,7 @@ SY_MUST_USE sy_status trunk_fill_rows(const device_source *source, sy_backend_re
                                       const sy_tensor *tensor, sy_error *err);
 SY_MUST_USE sy_status trunk_fill_vector(const device_source *source, sy_backend_ref to,
                                         const sy_tensor *tensor, sy_error *err);
-/* Rows of bf16 of the host into a matrix that has memory: for whoever makes weights up. */
+/* Rows of the host, as the matrix is held, into its memory: for whoever makes weights up. */
 SY_MUST_USE sy_status trunk_device_write(trunk_machine *machine, sy_backend_ref to,
                                          const sy_backend_matrix *matrix, uint32_t row,
                                          uint32_t n_rows, const void *rows, const void *up,
@@ -218,8 +224,8 @@ sy_status trunk_device_head(const sy_trunk *trunk, float *logits, const sy_trunk
 
 /* ---- is it right? ---- */
 
-/* A layer of each of the model's forms, with weights that every build knows, for the rows of two
- * sequences, by the calls above: SY_EDATALOSS (DEVICE_SELF_TEST). */
+/* A layer of each of the model's forms, matrices held as its are, with weights that every build
+ * knows, for the rows of two sequences, by the calls above: SY_EDATALOSS (DEVICE_SELF_TEST). */
 SY_MUST_USE sy_status trunk_device_self_test(const sy_trunk *trunk, sy_error *err);
 
 static inline sy_backend_ref trunk_ref(sy_backend_ref ref, uint64_t bytes)

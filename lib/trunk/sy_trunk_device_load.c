@@ -2,6 +2,7 @@
  * one piece. So the same walk over a checkpoint is made twice: first it refuses what the device's
  * kernels do not do and adds up sizes, then it fills in what was taken. */
 #include "sy_trunk_device.h"
+#include "sy_trunk_load.h"
 
 enum {
     ALIGNMENT = 256,
@@ -32,25 +33,39 @@ static sy_backend_ref take(device_load *l, uint64_t bytes)
 
 /* ---- what the kernels do ---- */
 
-static sy_status check_weights(const device_load *l, const sy_tensor *t, sy_error *err)
+static sy_status refuse_weights(const device_load *l, const sy_tensor *t, const char *held,
+                                sy_error *err)
 {
-    const sy_dtype weights = l->trunk->precision.weights;
-    const char *name = machine_of(l)->name;
+    sy_error_set(
+        err, SY_EUNIMPLEMENTED,
+        "%s is stored as %s, and %s computes the trunk with %s: take a checkpoint in bf16, "
+        "or leave the trunk on the processor (--trunk-device cpu:0)",
+        t->name, t->dtype_name, machine_of(l)->name, held);
+    sy_error_where(err, "DEVICE_WEIGHTS", -1, -1, NULL);
+    return SY_EUNIMPLEMENTED;
+}
 
-    if (weights != SY_DTYPE_NONE && weights != SY_BF16)
-        sy_error_set(err, SY_EUNIMPLEMENTED,
-                     "%s is to be held as %s, and %s computes the trunk with matrices of bf16 "
-                     "alone: use --weights as-stored, or leave the trunk on the processor "
-                     "(--trunk-device cpu:0)",
-                     t->name, sy_dtype_name(weights), name);
-    else if (t->dtype != SY_BF16)
-        sy_error_set(err, SY_EUNIMPLEMENTED,
-                     "%s is stored as %s, and %s computes the trunk with matrices of bf16 alone: "
-                     "take a checkpoint in bf16, or leave the trunk on the processor "
-                     "(--trunk-device cpu:0)",
-                     t->name, t->dtype_name, name);
-    else
-        return SY_OK;
+static sy_status check_held(const device_load *l, const sy_tensor *t, sy_dtype dtype, sy_error *err)
+{
+    if (dtype == SY_BF16 || sy_dtype_is_quant(dtype) || sy_dtype_is_encoded(dtype)) return SY_OK;
+    return refuse_weights(l, t, "matrices of bf16, q8, q4, fp8 or mxfp4", err);
+}
+
+static sy_status check_embedding(const device_load *l, const sy_tensor *t, sy_error *err)
+{
+    return t->dtype == SY_BF16 ? SY_OK : refuse_weights(l, t, "an embedding of bf16 alone", err);
+}
+
+/* Gate and Up are one matrix. */
+static sy_status check_same(const device_load *l, const sy_tensor *gate, sy_dtype dtype,
+                            const sy_tensor *up, sy_dtype up_dtype, sy_error *err)
+{
+    if (dtype == up_dtype) return SY_OK;
+    sy_error_set(err, SY_EUNIMPLEMENTED,
+                 "%s would be held as %s and %s as %s, and %s holds both as one matrix: leave the "
+                 "trunk on the processor (--trunk-device cpu:0)",
+                 gate->name, sy_dtype_name(dtype), up->name, sy_dtype_name(up_dtype),
+                 machine_of(l)->name);
     sy_error_where(err, "DEVICE_WEIGHTS", -1, -1, NULL);
     return SY_EUNIMPLEMENTED;
 }
@@ -89,6 +104,24 @@ static sy_status check_shape(const device_load *l, sy_error *err)
 
 /* ---- one by one ---- */
 
+sy_backend_matrix trunk_matrix_of(sy_backend_matrix_form form, uint32_t n, uint32_t k,
+                                  sy_dtype dtype)
+{
+    static const sy_backend_weights of[] = {[SY_BF16] = SY_BACKEND_BF16,
+                                            [SY_Q8] = SY_BACKEND_Q8,
+                                            [SY_Q4] = SY_BACKEND_Q4,
+                                            [SY_FP8] = SY_BACKEND_FP8,
+                                            [SY_MXFP4] = SY_BACKEND_MXFP4};
+
+    SY_ASSERT(dtype < SY_COUNT_OF(of) && (dtype == SY_BF16 || of[dtype] != SY_BACKEND_BF16));
+    return (sy_backend_matrix){form, n, k, of[dtype]};
+}
+
+static uint64_t bytes_of(const device_load *l, sy_backend_matrix matrix)
+{
+    return machine_of(l)->backend->matrix_bytes(&matrix);
+}
+
 /* up SY_N_ROLES: there is none. */
 static sy_status place_matrix(device_load *l, device_matrix *out, sy_role role, sy_role up,
                               uint32_t layer, sy_error *err)
@@ -96,17 +129,22 @@ static sy_status place_matrix(device_load *l, device_matrix *out, sy_role role, 
     const sy_tensor *t = sy_model_tensor(l->source.model, role, layer, 0);
     const sy_tensor *second =
         up == SY_N_ROLES ? NULL : sy_model_tensor(l->source.model, up, layer, 0);
-    const sy_backend_matrix matrix = {second == NULL ? SY_BACKEND_PLAIN : SY_BACKEND_GATE_UP,
-                                      (uint32_t)t->shape[0], (uint32_t)t->shape[1]};
+    const sy_backend_matrix_form form = second == NULL ? SY_BACKEND_PLAIN : SY_BACKEND_GATE_UP;
+    sy_dtype dtype, up_dtype;
     sy_status st;
 
-    SY_TRY(check_weights(l, t, err));
+    SY_TRY(trunk_choose_dtype(&dtype, l->trunk, t, err));
+    SY_TRY(check_held(l, t, dtype, err));
     SY_TRY(check_dimensions(l, t, err));
-    if (second != NULL) SY_TRY(check_weights(l, second, err));
-    out->n = matrix.n;
-    out->k = matrix.k;
-    out->weights = take(l, machine_of(l)->backend->matrix_bytes(&matrix));
-    if (l->to != NULL) SY_TRY(trunk_fill_matrix(&l->source, out->weights, &matrix, t, second, err));
+    if (second != NULL) {
+        SY_TRY(trunk_choose_dtype(&up_dtype, l->trunk, second, err));
+        SY_TRY(check_same(l, t, dtype, second, up_dtype, err));
+    }
+    out->n = (uint32_t)t->shape[0];
+    out->k = (uint32_t)t->shape[1];
+    out->dtype = dtype;
+    out->weights = take(l, bytes_of(l, trunk_matrix_of(form, out->n, out->k, dtype)));
+    if (l->to != NULL) SY_TRY(trunk_fill_matrix(&l->source, out, t, second, err));
 out:
     return st;
 }
@@ -114,16 +152,21 @@ out:
 static sy_status place_heads(device_load *l, device_layer *out, uint32_t layer, sy_error *err)
 {
     const sy_model_desc *d = &l->trunk->desc;
-    const sy_backend *backend = machine_of(l)->backend;
-    const sy_backend_matrix key_up = {SY_BACKEND_PLAIN, d->mla.kv_rank, d->mla.nope_dim};
-    const sy_backend_matrix value_up = {SY_BACKEND_PLAIN, d->mla.value_dim, d->mla.kv_rank};
+    const sy_mla_desc *mla = &d->mla;
     const sy_tensor *t = sy_model_tensor(l->source.model, SY_ROLE_KV_B, layer, 0);
+    sy_dtype dtype;
     sy_status st;
 
-    SY_TRY(check_weights(l, t, err));
-    out->key_up = take(l, d->n_heads * backend->matrix_bytes(&key_up));
-    out->value_up = take(l, d->n_heads * backend->matrix_bytes(&value_up));
-    if (l->to != NULL) SY_TRY(trunk_fill_heads(&l->source, out, &d->mla, t, err));
+    SY_TRY(trunk_choose_head_dtype(&dtype, l->trunk, t, err));
+    SY_TRY(check_held(l, t, dtype, err));
+    if (sy_dtype_bytes(t->dtype) == 0) return refuse_weights(l, t, "KV_B of plain numbers", err);
+    out->heads_dtype = dtype;
+    out->key_up = take(l, d->n_heads * bytes_of(l, trunk_matrix_of(SY_BACKEND_PLAIN, mla->kv_rank,
+                                                                   mla->nope_dim, dtype)));
+    out->value_up =
+        take(l, d->n_heads * bytes_of(l, trunk_matrix_of(SY_BACKEND_PLAIN, mla->value_dim,
+                                                         mla->kv_rank, dtype)));
+    if (l->to != NULL) SY_TRY(trunk_fill_heads(&l->source, out, mla, t, err));
 out:
     return st;
 }
@@ -237,7 +280,7 @@ static sy_status place_ends(device_load *l, sy_error *err)
     const sy_tensor *embed = sy_model_tensor(l->source.model, SY_ROLE_EMBED, 0, 0);
     sy_status st;
 
-    SY_TRY(check_weights(l, embed, err));
+    SY_TRY(check_embedding(l, embed, err));
     device->embed = take(l, embed->n_elements * sizeof(uint16_t));
     if (l->to != NULL) SY_TRY(trunk_fill_rows(&l->source, device->embed, embed, err));
     SY_TRY(place_norm(l, &device->final_norm, SY_ROLE_FINAL_NORM, SY_ROLE_FINAL_NORM_BIAS, 0, err));

@@ -29,7 +29,7 @@ static void op_rotate(device_ops *ops, const sy_trunk_ws *ws, uint32_t layer, sy
 /* The products of all heads with one of their matrices; what lies behind the inputs of a head goes
  * on behind its outputs. */
 static void op_heads(device_ops *ops, const sy_trunk_ws *ws, sy_backend_ref y, sy_backend_ref x,
-                     sy_backend_ref weights, uint32_t n, uint32_t k, uint32_t n_tail)
+                     sy_backend_ref weights, sy_backend_matrix matrix, uint32_t n_tail)
 {
     sy_backend_op *op = trunk_op(ops, SY_BACKEND_LINEAR_HEADS);
 
@@ -37,8 +37,7 @@ static void op_heads(device_ops *ops, const sy_trunk_ws *ws, sy_backend_ref y, s
     op->u.linear_heads.x = x;
     op->u.linear_heads.weights = weights;
     op->u.linear_heads.n_heads = ws->trunk->desc.n_heads;
-    op->u.linear_heads.n = n;
-    op->u.linear_heads.k = k;
+    op->u.linear_heads.matrix = matrix;
     op->u.linear_heads.n_tail = n_tail;
 }
 
@@ -64,14 +63,18 @@ void trunk_op_project_latent(device_ops *ops, const sy_trunk_ws *ws, uint32_t la
     latent->u.heads.norm_weight = weights->kv_a_norm;
     latent->u.heads.norm_eps = LATENT_EPS;
     if (trunk_layer_rotates(d, layer)) op_rotate(ops, ws, layer, w->q, d->n_heads, d->head_dim);
-    op_heads(ops, ws, w->query, w->q, weights->key_up, d->mla.kv_rank, d->mla.nope_dim,
-             d->rotary_dim);
+    op_heads(
+        ops, ws, w->query, w->q, weights->key_up,
+        trunk_matrix_of(SY_BACKEND_PLAIN, d->mla.kv_rank, d->mla.nope_dim, weights->heads_dtype),
+        d->rotary_dim);
 }
 
 void trunk_op_raise_values(device_ops *ops, const sy_trunk_ws *ws, uint32_t layer)
 {
     const sy_mla_desc *mla = &ws->trunk->desc.mla;
+    const device_layer *weights = &ws->trunk->device->layer[layer];
 
-    op_heads(ops, ws, ws->device->attn, ws->device->attended,
-             ws->trunk->device->layer[layer].value_up, mla->value_dim, mla->kv_rank, 0);
+    op_heads(ops, ws, ws->device->attn, ws->device->attended, weights->value_up,
+             trunk_matrix_of(SY_BACKEND_PLAIN, mla->value_dim, mla->kv_rank, weights->heads_dtype),
+             0);
 }

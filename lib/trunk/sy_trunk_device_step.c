@@ -100,7 +100,7 @@ void trunk_op_linear(device_ops *ops, sy_backend_ref y, sy_backend_ref x16,
     op->u.linear.x = x16;
     op->u.linear.weights = matrix->weights;
     op->u.linear.bias = matrix->bias;
-    op->u.linear.matrix = (sy_backend_matrix){SY_BACKEND_PLAIN, matrix->n, matrix->k};
+    op->u.linear.matrix = trunk_matrix_of(SY_BACKEND_PLAIN, matrix->n, matrix->k, matrix->dtype);
     op->u.linear.divisor = divisor;
 }
 
@@ -200,8 +200,8 @@ sy_status trunk_device_mlp(sy_trunk_ws *ws, uint32_t layer, uint32_t n_rows, sy_
     op->u.linear.y = w->h16;
     op->u.linear.x = w->xn16;
     op->u.linear.weights = weights->gate_up.weights;
-    op->u.linear.matrix =
-        (sy_backend_matrix){SY_BACKEND_GATE_UP, weights->gate_up.n, weights->gate_up.k};
+    op->u.linear.matrix = trunk_matrix_of(SY_BACKEND_GATE_UP, weights->gate_up.n,
+                                          weights->gate_up.k, weights->gate_up.dtype);
     trunk_op_linear(&ops, w->y, w->h16, &weights->down, 1.0f);
     if (weights->mix.buffer != NULL) {
         gate = w->gate;

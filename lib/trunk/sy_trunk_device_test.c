@@ -80,57 +80,67 @@ static sy_status take(device_test *t, sy_backend_ref *out, test_weight weight, u
     return st;
 }
 
-/* Rows [first, first + n) of a matrix, as bf16; the caller frees. */
-static uint16_t *make_rows(test_weight weight, uint32_t first, uint32_t n, uint32_t k)
+/* n rows of a matrix, as it is held, whose values t keeps; the caller frees. */
+static uint8_t *make_rows(device_test *t, test_weight weight, sy_dtype dtype, uint32_t n,
+                          uint32_t k)
 {
-    uint16_t *rows = malloc((size_t)n * k * sizeof(*rows));
+    uint8_t *rows = malloc(n * sy_dtype_row_bytes(dtype, k));
+    float *value = malloc((size_t)n * k * sizeof(*value));
 
-    for (size_t i = 0; rows != NULL && i < (size_t)n * k; i++)
-        rows[i] = sy_f32_to_bf16(
-            trunk_test_weight(weight, first + (uint32_t)(i / k), (uint32_t)(i % k), k));
-    return rows;
+    t->value[weight] = value;
+    if (rows != NULL && value != NULL && trunk_test_make(rows, value, weight, dtype, n, k))
+        return rows;
+    free(rows);
+    return NULL;
 }
 
 /* n_heads matrices, one behind another, of rows that are numbered through. */
 static sy_status make_matrices(device_test *t, sy_backend_ref *out, test_weight weight,
-                               uint32_t n_heads, uint32_t n, uint32_t k, sy_error *err)
+                               sy_dtype dtype, uint32_t n_heads, uint32_t n, uint32_t k,
+                               sy_error *err)
 {
-    const sy_backend_matrix matrix = {SY_BACKEND_PLAIN, n, k};
+    const sy_backend_matrix matrix = trunk_matrix_of(SY_BACKEND_PLAIN, n, k, dtype);
     const uint64_t bytes = machine_of(t)->backend->matrix_bytes(&matrix);
-    sy_status st = take(t, out, weight, n_heads * bytes, err);
+    const size_t row_bytes = sy_dtype_row_bytes(dtype, k);
+    uint8_t *rows = make_rows(t, weight, dtype, n_heads * n, k);
+    sy_status st = rows == NULL ? no_memory(t, err) : SY_OK;
 
-    for (uint32_t h = 0; h < n_heads && st == SY_OK; h++) {
-        uint16_t *rows = make_rows(weight, h * n, n, k);
-        st = rows == NULL ? no_memory(t, err)
-                          : trunk_device_write(machine_of(t), trunk_ref(*out, h * bytes), &matrix,
-                                               0, n, rows, NULL, err);
-        free(rows);
-    }
+    if (st == SY_OK) st = take(t, out, weight, n_heads * bytes, err);
+    for (uint32_t h = 0; h < n_heads && st == SY_OK; h++)
+        st = trunk_device_write(machine_of(t), trunk_ref(*out, h * bytes), &matrix, 0, n,
+                                rows + (size_t)h * n * row_bytes, NULL, err);
+    free(rows);
     return st;
 }
 
-static sy_status make_matrix(device_test *t, device_matrix *out, test_weight weight, uint32_t n,
-                             uint32_t k, sy_error *err)
+/* A matrix that the model has not is one of bf16. */
+static sy_dtype dtype_of(const device_matrix *like)
 {
-    out->n = n;
-    out->k = k;
-    return make_matrices(t, &out->weights, weight, 1, n, k, err);
+    return like->n == 0 ? SY_BF16 : like->dtype;
 }
 
-static sy_status make_gate_up(device_test *t, sy_error *err)
+static sy_status make_matrix(device_test *t, device_matrix *out, const device_matrix *like,
+                             test_weight weight, uint32_t n, uint32_t k, sy_error *err)
 {
-    const sy_backend_matrix matrix = {SY_BACKEND_GATE_UP, TEST_FFN, TEST_HIDDEN};
-    uint16_t *gate = make_rows(TEST_GATE, 0, TEST_FFN, TEST_HIDDEN);
-    uint16_t *up = make_rows(TEST_UP, 0, TEST_FFN, TEST_HIDDEN);
+    *out = (device_matrix){.n = n, .k = k, .dtype = dtype_of(like)};
+    return make_matrices(t, &out->weights, weight, out->dtype, 1, n, k, err);
+}
+
+static sy_status make_gate_up(device_test *t, const device_layer *like, sy_error *err)
+{
+    const sy_dtype dtype = dtype_of(&like->gate_up);
+    const sy_backend_matrix matrix =
+        trunk_matrix_of(SY_BACKEND_GATE_UP, TEST_FFN, TEST_HIDDEN, dtype);
+    device_matrix *out = &t->layer.gate_up;
+    uint8_t *gate = make_rows(t, TEST_GATE, dtype, TEST_FFN, TEST_HIDDEN);
+    uint8_t *up = make_rows(t, TEST_UP, dtype, TEST_FFN, TEST_HIDDEN);
     sy_status st = gate == NULL || up == NULL ? no_memory(t, err) : SY_OK;
 
-    t->layer.gate_up = (device_matrix){.n = TEST_FFN, .k = TEST_HIDDEN};
+    *out = (device_matrix){.n = TEST_FFN, .k = TEST_HIDDEN, .dtype = dtype};
     if (st == SY_OK)
-        st = take(t, &t->layer.gate_up.weights, TEST_GATE,
-                  machine_of(t)->backend->matrix_bytes(&matrix), err);
+        st = take(t, &out->weights, TEST_GATE, machine_of(t)->backend->matrix_bytes(&matrix), err);
     if (st == SY_OK)
-        st = trunk_device_write(machine_of(t), t->layer.gate_up.weights, &matrix, 0, TEST_FFN, gate,
-                                up, err);
+        st = trunk_device_write(machine_of(t), out->weights, &matrix, 0, TEST_FFN, gate, up, err);
     free(gate);
     free(up);
     return st;
@@ -161,9 +171,9 @@ static sy_status make_attention(device_test *t, const device_layer *like, sy_err
     device_layer *l = &t->layer;
     sy_status st;
 
-    SY_TRY(make_matrix(t, &l->q, TEST_Q, q, d->hidden, err));
-    SY_TRY(make_matrix(t, &l->k, TEST_K, kv, d->hidden, err));
-    SY_TRY(make_matrix(t, &l->v, TEST_V, kv, d->hidden, err));
+    SY_TRY(make_matrix(t, &l->q, &like->q, TEST_Q, q, d->hidden, err));
+    SY_TRY(make_matrix(t, &l->k, &like->k, TEST_K, kv, d->hidden, err));
+    SY_TRY(make_matrix(t, &l->v, &like->v, TEST_V, kv, d->hidden, err));
     SY_TRY(make_vector(t, &l->q.bias, like->q.bias, TEST_Q_BIAS, q, err));
     SY_TRY(make_vector(t, &l->k.bias, like->k.bias, TEST_K_BIAS, kv, err));
     SY_TRY(make_vector(t, &l->v.bias, like->v.bias, TEST_V_BIAS, kv, err));
@@ -182,14 +192,17 @@ static sy_status make_latent(device_test *t, const device_layer *like, sy_error 
     device_layer *l = &t->layer;
     sy_status st;
 
-    if (mla->q_rank > 0) SY_TRY(make_matrix(t, &l->q_a, TEST_Q_A, mla->q_rank, d->hidden, err));
+    if (mla->q_rank > 0)
+        SY_TRY(make_matrix(t, &l->q_a, &like->q_a, TEST_Q_A, mla->q_rank, d->hidden, err));
     SY_TRY(make_vector(t, &l->q_a_norm, like->q_a_norm, TEST_Q_A_NORM, mla->q_rank, err));
-    SY_TRY(make_matrix(t, &l->q, TEST_Q, d->n_heads * d->head_dim, q_in, err));
-    SY_TRY(make_matrix(t, &l->k, TEST_K, mla->kv_rank + d->rotary_dim, d->hidden, err));
+    SY_TRY(make_matrix(t, &l->q, &like->q, TEST_Q, d->n_heads * d->head_dim, q_in, err));
+    SY_TRY(make_matrix(t, &l->k, &like->k, TEST_K, mla->kv_rank + d->rotary_dim, d->hidden, err));
     SY_TRY(make_vector(t, &l->kv_a_norm, like->kv_a_norm, TEST_KV_A_NORM, mla->kv_rank, err));
-    SY_TRY(make_matrices(t, &l->key_up, TEST_KEY_UP, d->n_heads, mla->kv_rank, mla->nope_dim, err));
-    SY_TRY(make_matrices(t, &l->value_up, TEST_VALUE_UP, d->n_heads, mla->value_dim, mla->kv_rank,
-                         err));
+    l->heads_dtype = like->heads_dtype;
+    SY_TRY(make_matrices(t, &l->key_up, TEST_KEY_UP, l->heads_dtype, d->n_heads, mla->kv_rank,
+                         mla->nope_dim, err));
+    SY_TRY(make_matrices(t, &l->value_up, TEST_VALUE_UP, l->heads_dtype, d->n_heads, mla->value_dim,
+                         mla->kv_rank, err));
 out:
     return st;
 }
@@ -197,7 +210,7 @@ out:
 static sy_status make_embedding(device_test *t, sy_error *err)
 {
     const uint64_t bytes = (uint64_t)TEST_VOCAB * TEST_HIDDEN * sizeof(uint16_t);
-    uint16_t *rows = make_rows(TEST_EMBED, 0, TEST_VOCAB, TEST_HIDDEN);
+    uint8_t *rows = make_rows(t, TEST_EMBED, SY_BF16, TEST_VOCAB, TEST_HIDDEN);
     sy_status st = rows == NULL ? no_memory(t, err) : SY_OK;
 
     if (st == SY_OK) st = take(t, &t->device.embed, TEST_EMBED, bytes, err);
@@ -223,11 +236,11 @@ static sy_status make_layer(device_test *t, const device_layer *like, sy_error *
         SY_TRY(make_latent(t, like, err));
     else
         SY_TRY(make_attention(t, like, err));
-    SY_TRY(make_matrix(t, &l->o, TEST_O, hidden, o, err));
+    SY_TRY(make_matrix(t, &l->o, &like->o, TEST_O, hidden, o, err));
     SY_TRY(make_vector(t, &l->o.bias, like->o.bias, TEST_O_BIAS, hidden, err));
     if (d->dense_ffn == 0) return SY_OK;
-    SY_TRY(make_gate_up(t, err));
-    SY_TRY(make_matrix(t, &l->down, TEST_DOWN, hidden, TEST_FFN, err));
+    SY_TRY(make_gate_up(t, like, err));
+    SY_TRY(make_matrix(t, &l->down, &like->down, TEST_DOWN, hidden, TEST_FFN, err));
     if (d->shared_gate) mix = l->norm1.weight;
     SY_TRY(make_vector(t, &l->mix, mix, TEST_MIX, hidden, err));
 out:
@@ -267,7 +280,8 @@ static void place_stages(device_test *t)
     if (d->dense_ffn > 0) t->width[TEST_MLP] = TEST_HIDDEN;
 }
 
-static sy_status test_open(device_test *t, const sy_trunk *model, uint32_t layer, sy_error *err)
+static sy_status test_open(device_test *t, const sy_trunk *model, uint32_t layer,
+                           const device_layer *like, sy_error *err)
 {
     sy_status st;
 
@@ -277,7 +291,7 @@ static sy_status test_open(device_test *t, const sy_trunk *model, uint32_t layer
     t->device.layer = &t->layer;
     shrink(&t->trunk.desc, model, layer);
     t->trunk.shape = sy_kv_shape_of(&t->trunk.desc);
-    SY_TRY(make_layer(t, &model->device->layer[layer], err));
+    SY_TRY(make_layer(t, like, err));
     SY_TRY(sy_trunk_ws_open(&t->ws, &t->trunk, TEST_ROWS, NULL, err));
     SY_TRY(sy_kv_open(&t->kv, &t->trunk, PAGES, err));
     place_stages(t);
@@ -305,8 +319,10 @@ static void test_close(device_test *t)
         free(t->again[i]);
     }
     trunk_device_settle(machine_of(t));
-    for (size_t i = 0; i < SY_COUNT_OF(t->memory); i++)
+    for (size_t i = 0; i < SY_COUNT_OF(t->memory); i++) {
         machine_of(t)->backend->buffer_free(t->memory[i]);
+        free(t->value[i]);
+    }
     free(t);
 }
 
@@ -444,7 +460,9 @@ static sy_status check_all(const device_test *t, sy_error *err)
     return st;
 }
 
-static sy_status test_layer(const sy_trunk *trunk, uint32_t layer, sy_error *err)
+/* A layer with the flags of that one, and with biases and types of matrices as `like` has them. */
+static sy_status test_layer(const sy_trunk *trunk, uint32_t layer, const device_layer *like,
+                            sy_error *err)
 {
     device_test *t = calloc(1, sizeof(*t));
     sy_status st;
@@ -453,7 +471,7 @@ static sy_status test_layer(const sy_trunk *trunk, uint32_t layer, sy_error *err
         return sy_error_set(err, SY_ENOMEM, "no memory for the self-test of %s",
                             trunk->device->machine->name);
     t->device.machine = trunk->device->machine;
-    SY_TRY(test_open(t, trunk, layer, err));
+    SY_TRY(test_open(t, trunk, layer, like, err));
     SY_TRY(run_all(t, err));
     SY_TRY(check_all(t, err));
 out:
@@ -461,17 +479,42 @@ out:
     return st;
 }
 
-sy_status trunk_device_self_test(const sy_trunk *trunk, sy_error *err)
+/* A test of layer a says all that one of layer b would. */
+static int stands_for(const sy_trunk *trunk, uint32_t a, uint32_t b)
 {
     const sy_model_desc *d = &trunk->desc;
-    uint64_t tried[4] = {0}; /* a bit for each set of flags */
+    const device_layer *x = &trunk->device->layer[a], *y = &trunk->device->layer[b];
 
-    for (uint32_t layer = 0; layer < d->n_layers; layer++) {
-        const uint8_t form = d->layer[layer] & (uint8_t)~SY_LAYER_DENSE;
-        if ((tried[form / 64] >> form % 64 & 1) != 0) continue;
-        tried[form / 64] |= 1ull << form % 64;
-        const sy_status st = test_layer(trunk, layer, err);
+    if (((d->layer[a] ^ d->layer[b]) & ~SY_LAYER_DENSE) != 0) return 0;
+    if (x->q.dtype != y->q.dtype || x->k.dtype != y->k.dtype || x->v.dtype != y->v.dtype ||
+        x->o.dtype != y->o.dtype || x->q_a.dtype != y->q_a.dtype ||
+        x->heads_dtype != y->heads_dtype)
+        return 0;
+    return y->down.n == 0 ||
+           (dtype_of(&x->gate_up) == y->gate_up.dtype && dtype_of(&x->down) == y->down.dtype);
+}
+
+/* Where no layer has matrices like the head, one is made that has. */
+static sy_status test_head(const sy_trunk *trunk, sy_error *err)
+{
+    const sy_dtype dtype = trunk->device->head.dtype;
+    device_layer like = trunk->device->layer[0];
+
+    for (uint32_t i = 0; i < trunk->desc.n_layers; i++)
+        if (trunk->device->layer[i].o.dtype == dtype) return SY_OK;
+    like.o.dtype = dtype;
+    return test_layer(trunk, 0, &like, err);
+}
+
+sy_status trunk_device_self_test(const sy_trunk *trunk, sy_error *err)
+{
+    for (uint32_t layer = 0; layer < trunk->desc.n_layers; layer++) {
+        uint32_t other = 0;
+
+        while (other < layer && !stands_for(trunk, other, layer)) other++;
+        if (other < layer) continue;
+        const sy_status st = test_layer(trunk, layer, &trunk->device->layer[layer], err);
         if (st != SY_OK) return st;
     }
-    return SY_OK;
+    return test_head(trunk, err);
 }

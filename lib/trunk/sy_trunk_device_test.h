@@ -1,5 +1,5 @@
-/* sy_trunk_device_test.h - the layer that every build knows, between the file that has a GPU
- * compute it and the one that says what must come out. */
+/* sy_trunk_device_test.h - the layer that every build knows, between the files that make its
+ * weights, have a GPU compute it, and say what must come out. */
 #ifndef SY_TRUNK_DEVICE_TEST_H
 #define SY_TRUNK_DEVICE_TEST_H
 
@@ -38,6 +38,10 @@ typedef enum test_weight {
 /* Element (i, j) of a matrix with k columns, of bf16's values, so sized that its products are about
  * as large as what they are of; element i of a vector has j = 0, k = 1. */
 float trunk_test_weight(test_weight weight, uint32_t i, uint32_t j, uint32_t k);
+/* All n rows of a matrix in that type, and their values, [n,k]; fp8 and mxfp4 with factors that
+ * differ. rows: n times sy_dtype_row_bytes. 0: no memory. */
+int trunk_test_make(uint8_t *rows, float *value, test_weight weight, sy_dtype dtype, uint32_t n,
+                    uint32_t k);
 
 /* What of a row is looked at, in the order in which it is made. */
 typedef enum test_stage {
@@ -63,6 +67,7 @@ typedef struct device_test {
     sy_kv *kv;
     sy_kv_seq seq[TEST_SEQUENCES];
     sy_backend_buffer *memory[TEST_MIX + 1];
+    float *value[TEST_MIX + 1];        /* of matrices, as the device has them */
     uint32_t width[TEST_STAGES];       /* of a row; 0: there is no such stage */
     float *first[TEST_STAGES];         /* [TEST_ROWS, width], as computed in one batch */
     float *again[TEST_STAGES];         /* and in several */

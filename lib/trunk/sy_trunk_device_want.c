@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "sy_hash.h"
 #include "sy_trunk_device_test.h"
 
 /* Of DeepSeek's norms of latents, whatever the configuration says of others. */
@@ -17,16 +16,6 @@ static double rounded(double x)
     return (double)sy_bf16_to_f32(sy_f32_to_bf16((float)x));
 }
 
-float trunk_test_weight(test_weight weight, uint32_t i, uint32_t j, uint32_t k)
-{
-    const uint64_t bits = sy_splitmix64(((uint64_t)weight << 56) + (uint64_t)i * k + j);
-    const float noise = 2 * sy_unit_float(bits) - 1;
-
-    if (weight >= TEST_NORM1_BIAS) return noise / 4;
-    if (weight >= TEST_NORM1) return 1 + noise / 4;
-    return sy_bf16_to_f32(sy_f32_to_bf16(noise * sqrtf(3.0f / (float)k)));
-}
-
 static const float *row_of(const device_test *t, test_stage stage, uint32_t row)
 {
     return t->first[stage] + (size_t)row * t->width[stage];
@@ -35,13 +24,14 @@ static const float *row_of(const device_test *t, test_stage stage, uint32_t row)
 /* ---- products and norms ---- */
 
 /* Rows [first, first + n) of a matrix with x; bias NO_BIAS: there is none. */
-static void multiply(double *y, test_weight weight, uint32_t first, uint32_t n, uint32_t k,
-                     const double *x, int bias)
+static void multiply(double *y, const device_test *t, test_weight weight, uint32_t first,
+                     uint32_t n, uint32_t k, const double *x, int bias)
 {
     for (uint32_t i = 0; i < n; i++) {
+        const float *w = t->value[weight] + (size_t)(first + i) * k;
+
         y[i] = bias == NO_BIAS ? 0 : (double)trunk_test_weight((test_weight)bias, i, 0, 1);
-        for (uint32_t j = 0; j < k; j++)
-            y[i] += (double)trunk_test_weight(weight, first + i, j, k) * x[j];
+        for (uint32_t j = 0; j < k; j++) y[i] += (double)w[j] * x[j];
     }
 }
 
@@ -129,17 +119,17 @@ static void want_queries(double *q, const device_test *t, uint32_t row, const do
     double low[TEST_HIDDEN];
 
     if (!t->trunk.shape.is_latent) {
-        multiply(q, TEST_Q, 0, n, d->hidden, xn, bias_of(&t->layer.q, TEST_Q_BIAS));
+        multiply(q, t, TEST_Q, 0, n, d->hidden, xn, bias_of(&t->layer.q, TEST_Q_BIAS));
         finish(q, t, row, d->n_heads, TEST_Q_NORM);
         warm(q, t, row);
         return;
     }
     if (rank > 0) {
-        multiply(low, TEST_Q_A, 0, rank, d->hidden, xn, NO_BIAS);
+        multiply(low, t, TEST_Q_A, 0, rank, d->hidden, xn, NO_BIAS);
         rms(low, TEST_Q_A_NORM, 0, LATENT_EPS, rank);
         for (uint32_t i = 0; i < rank; i++) low[i] = rounded(low[i]);
     }
-    multiply(q, TEST_Q, 0, n, rank > 0 ? rank : d->hidden, rank > 0 ? low : xn, NO_BIAS);
+    multiply(q, t, TEST_Q, 0, n, rank > 0 ? rank : d->hidden, rank > 0 ? low : xn, NO_BIAS);
     for (uint32_t h = 0; h < d->n_heads; h++) rotate(q + h * d->head_dim + d->mla.nope_dim, t, row);
 }
 
@@ -148,7 +138,7 @@ static void want_keys(double *k, const device_test *t, uint32_t row, const doubl
     const sy_model_desc *d = &t->trunk.desc;
     const sy_kv_shape *shape = &t->trunk.shape;
 
-    multiply(k, TEST_K, 0, shape->n_heads * shape->key_dim, d->hidden, xn,
+    multiply(k, t, TEST_K, 0, shape->n_heads * shape->key_dim, d->hidden, xn,
              bias_of(&t->layer.k, TEST_K_BIAS));
     if (!shape->is_latent) {
         finish(k, t, row, d->n_kv_heads, TEST_K_NORM);
@@ -164,7 +154,7 @@ static void want_values(double *v, const device_test *t, const double *xn)
     const uint32_t n = d->n_kv_heads * d->head_dim;
     const double limit = (double)d->qkv_clip;
 
-    multiply(v, TEST_V, 0, n, d->hidden, xn, bias_of(&t->layer.v, TEST_V_BIAS));
+    multiply(v, t, TEST_V, 0, n, d->hidden, xn, bias_of(&t->layer.v, TEST_V_BIAS));
     for (uint32_t i = 0; limit > 0 && i < n; i++) v[i] = fmin(fmax(v[i], -limit), limit);
 }
 
@@ -176,7 +166,7 @@ static void want_heads(double *y, const device_test *t, const float *x, test_wei
 
     for (uint32_t h = 0; h < t->trunk.desc.n_heads; h++, x += k + n_tail, y += n + n_tail) {
         for (uint32_t i = 0; i < k; i++) in[i] = (double)x[i];
-        multiply(y, weight, h * n, n, k, in, NO_BIAS);
+        multiply(y, t, weight, h * n, n, k, in, NO_BIAS);
         for (uint32_t i = 0; i < n_tail; i++) y[n + i] = (double)x[k + i];
     }
 }
@@ -258,7 +248,7 @@ static void want_added(double *want, const device_test *t, uint32_t row)
     double x[4 * DIM_MAX], y[TEST_HIDDEN];
 
     for (uint32_t i = 0; i < t->width[from]; i++) x[i] = rounded((double)attn[i]);
-    multiply(y, TEST_O, 0, t->trunk.desc.hidden, t->width[from], x,
+    multiply(y, t, TEST_O, 0, t->trunk.desc.hidden, t->width[from], x,
              bias_of(&t->layer.o, TEST_O_BIAS));
     add(want, t, row_of(t, TEST_EMBEDDED, row), y, 1);
 }
@@ -273,10 +263,10 @@ static void want_mlp(double *want, const device_test *t, uint32_t row)
         x[i] = rounded((double)xn[i]);
         dot += (double)xn[i] * (double)trunk_test_weight(TEST_MIX, i, 0, 1);
     }
-    multiply(g, TEST_GATE, 0, TEST_FFN, hidden, x, NO_BIAS);
-    multiply(u, TEST_UP, 0, TEST_FFN, hidden, x, NO_BIAS);
+    multiply(g, t, TEST_GATE, 0, TEST_FFN, hidden, x, NO_BIAS);
+    multiply(u, t, TEST_UP, 0, TEST_FFN, hidden, x, NO_BIAS);
     for (uint32_t i = 0; i < TEST_FFN; i++) g[i] = rounded(g[i] / (1 + exp(-g[i])) * u[i]);
-    multiply(y, TEST_DOWN, 0, hidden, TEST_FFN, g, NO_BIAS);
+    multiply(y, t, TEST_DOWN, 0, hidden, TEST_FFN, g, NO_BIAS);
     add(want, t, row_of(t, TEST_ADDED, row), y,
         t->layer.mix.buffer == NULL ? 1 : 1 / (1 + exp(-dot)));
 }

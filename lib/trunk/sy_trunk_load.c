@@ -6,6 +6,30 @@
 #include "sy_pages.h"
 #include "sy_rope.h"
 
+sy_status trunk_choose_dtype(sy_dtype *out, const sy_trunk *trunk, const sy_tensor *t,
+                             sy_error *err)
+{
+    const sy_dtype weights = trunk->precision.weights;
+
+    *out = weights == SY_DTYPE_NONE || sy_dtype_is_encoded(weights) ? t->dtype : weights;
+    if (sy_dtype_is_encoded(weights) && sy_tensor_encoded(t) == weights) *out = weights;
+    if (*out == t->dtype || sy_dtype_is_encoded(*out) ||
+        (sy_dtype_is_quant(*out) && !sy_dtype_is_quant(t->dtype)))
+        return SY_OK;
+    return sy_error_set(err, SY_EINVAL, "%s is stored as %s, not as %s: use --weights as-stored%s",
+                        t->name, sy_dtype_name(t->dtype), sy_dtype_name(*out),
+                        sy_dtype_is_quant(t->dtype) ? "" : ", q8 or q4");
+}
+
+sy_status trunk_choose_head_dtype(sy_dtype *out, const sy_trunk *trunk, const sy_tensor *t,
+                                  sy_error *err)
+{
+    const sy_status st = trunk_choose_dtype(out, trunk, t, err);
+
+    if (st == SY_OK && sy_dtype_is_encoded(*out)) *out = t->dtype; /* turned, a row has no blocks */
+    return st;
+}
+
 static sy_status load_norm(const trunk_load *l, trunk_norm *out, sy_role weight, sy_role bias,
                            uint32_t layer, sy_error *err)
 {

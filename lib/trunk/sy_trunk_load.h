@@ -12,6 +12,11 @@ typedef struct trunk_load {
     sy_pool *pool;
 } trunk_load;
 
+/* What a matrix of that tensor is kept as, wherever the trunk computes; and what KV_B's are. */
+SY_MUST_USE sy_status trunk_choose_dtype(sy_dtype *out, const sy_trunk *trunk, const sy_tensor *t,
+                                         sy_error *err);
+SY_MUST_USE sy_status trunk_choose_head_dtype(sy_dtype *out, const sy_trunk *trunk,
+                                              const sy_tensor *t, sy_error *err);
 /* NULL: no memory, or bytes is 0. */
 void *trunk_take(sy_trunk *trunk, size_t bytes);
 /* A matrix in the trunk's precision. */

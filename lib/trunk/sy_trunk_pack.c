@@ -66,22 +66,6 @@ typedef struct pack_piece {
     uint8_t *plain, *turned, *rounded;
 } pack_piece;
 
-/* What a matrix of that tensor is kept as. */
-static sy_status choose_dtype(sy_dtype *out, const sy_trunk *trunk, const sy_tensor *t,
-                              sy_error *err)
-{
-    const sy_dtype weights = trunk->precision.weights;
-
-    *out = weights == SY_DTYPE_NONE || sy_dtype_is_encoded(weights) ? t->dtype : weights;
-    if (sy_dtype_is_encoded(weights) && sy_tensor_encoded(t) == weights) *out = weights;
-    if (*out == t->dtype || sy_dtype_is_encoded(*out) ||
-        (sy_dtype_is_quant(*out) && !sy_dtype_is_quant(t->dtype)))
-        return SY_OK;
-    return sy_error_set(err, SY_EINVAL, "%s is stored as %s, not as %s: use --weights as-stored%s",
-                        t->name, sy_dtype_name(t->dtype), sy_dtype_name(*out),
-                        sy_dtype_is_quant(t->dtype) ? "" : ", q8 or q4");
-}
-
 /* Panel `panel` of w from its rows: rounded first, where w is not as stored. */
 static sy_status pack_panel(const pack_job *job, const sy_panels *w, size_t panel,
                             const uint8_t *rows, uint8_t *rounded)
@@ -207,7 +191,7 @@ sy_status trunk_load_panels(const trunk_load *l, sy_panels *out, sy_role role, u
     sy_dtype dtype;
     sy_status st;
 
-    SY_TRY(choose_dtype(&dtype, l->trunk, t, err));
+    SY_TRY(trunk_choose_dtype(&dtype, l->trunk, t, err));
     job.read = sy_dtype_is_encoded(dtype) ? dtype : t->dtype;
     job.row_bytes = sy_dtype_row_bytes(job.read, k);
     job.w = (sy_panels){trunk_take(l->trunk, sy_panels_bytes(dtype, n, k)), dtype, n, k};
@@ -233,8 +217,7 @@ sy_status trunk_load_heads(const trunk_load *l, trunk_layer *out, uint32_t layer
     sy_dtype dtype;
     sy_status st;
 
-    SY_TRY(choose_dtype(&dtype, l->trunk, t, err));
-    if (sy_dtype_is_encoded(dtype)) dtype = t->dtype; /* turned, a row has no blocks */
+    SY_TRY(trunk_choose_head_dtype(&dtype, l->trunk, t, err));
     job.key_step = line_up(sy_panels_bytes(dtype, mla->kv_rank, mla->nope_dim));
     job.value_step = line_up(sy_panels_bytes(dtype, mla->value_dim, mla->kv_rank));
     job.w = (sy_panels){trunk_take(l->trunk, d->n_heads * job.key_step), dtype, mla->kv_rank,

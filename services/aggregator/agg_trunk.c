@@ -55,8 +55,6 @@ sy_status agg_trunk_open(aggregator *agg, const agg_trunk_options *options, sy_e
         .name = device.name,
         .timeout_us = (uint32_t)(options->timeout_s * 1000000),
     };
-    /* What is encoded is of experts; the rest is held there as it reads. */
-    if (sy_dtype_is_encoded(agg->precision.weights)) agg->precision.weights = SY_DTYPE_NONE;
     st = sy_trunk_open_on(&agg->trunk, &place, agg->model, agg->kernels, agg->precision, agg->pool,
                           err);
     if (st != SY_OK) {

@@ -150,72 +150,133 @@ static inline int call_gate(const op_case *c)
 
 /* ---- products ---- */
 
-static inline void make_linear_of(op_case *c, const opened *on, uint32_t n_rows, uint32_t rows_max)
+/* Packed weights of n_matrices, which are any bytes: small codes, small scales. */
+static inline void weights_of(op_case *c, sy_backend_ref *at, const sy_backend_matrix *matrix,
+                              uint32_t n_matrices)
+{
+    const uint64_t bytes = n_matrices * cuda->matrix_bytes(matrix);
+    uint8_t *w;
+
+    if (matrix->weights == SY_BACKEND_BF16) {
+        bf16_of(c, at, bytes / 2);
+        return;
+    }
+    w = piece_of(c, at, bytes);
+    for (uint64_t i = 0; i < bytes; i++) w[i] = (uint8_t)(random_u32(&c->random) & 0x3f);
+}
+
+static inline void make_linear_of(op_case *c, const opened *on, uint32_t n_rows, uint32_t rows_max,
+                                  uint32_t weights)
 {
     case_begin(c, on, SY_BACKEND_LINEAR, n_rows, rows_max);
-    c->op.u.linear.matrix = (sy_backend_matrix){SY_BACKEND_PLAIN, 40, 70};
+    c->op.u.linear.matrix = (sy_backend_matrix){SY_BACKEND_PLAIN, 40, 70, weights};
     c->op.u.linear.divisor = 1.5f;
     floats_of(c, &c->op.u.linear.y, rows_max * 40);
     bf16_of(c, &c->op.u.linear.x, rows_max * padded(70));
-    bf16_of(c, &c->op.u.linear.weights, sy_cuda_pack_bytes(40, 70) / 2);
+    weights_of(c, &c->op.u.linear.weights, &c->op.u.linear.matrix, 1);
 }
 
 static inline void make_linear(op_case *c, const opened *on)
 {
-    make_linear_of(c, on, 3, 5);
+    make_linear_of(c, on, 3, 5, SY_BACKEND_BF16);
     floats_of(c, &c->op.u.linear.bias, 40);
     may_miss(c);
 }
 
 static inline void make_long_linear(op_case *c, const opened *on)
 {
-    make_linear_of(c, on, 66, 70);
+    make_linear_of(c, on, 66, 70, SY_BACKEND_BF16);
+}
+
+static inline void make_q8_linear(op_case *c, const opened *on)
+{
+    make_linear_of(c, on, 3, 5, SY_BACKEND_Q8);
+}
+
+static inline void make_long_q4_linear(op_case *c, const opened *on)
+{
+    make_linear_of(c, on, 66, 70, SY_BACKEND_Q4);
+}
+
+static inline void make_fp8_linear(op_case *c, const opened *on)
+{
+    make_linear_of(c, on, 9, 12, SY_BACKEND_FP8);
+}
+
+static inline void make_mxfp4_linear(op_case *c, const opened *on)
+{
+    make_linear_of(c, on, 20, 20, SY_BACKEND_MXFP4);
 }
 
 static inline int call_linear(const op_case *c)
 {
     const sy_cuda_row_count rows = rows_in(c);
     const sy_cuda_matrix m = {host_of(c, &c->op.u.linear.weights), host_of(c, &c->op.u.linear.bias),
-                              40, 70};
+                              40, 70, (sy_cuda_weights)c->op.u.linear.matrix.weights};
 
     return sy_cuda_linear(host_of(c, &c->op.u.linear.y), host_of(c, &c->op.u.linear.x), &m, 1.5f,
                           SY_CUDA_TOKENS_16, &rows, NULL);
 }
 
-static inline void make_up(op_case *c, const opened *on)
+static inline void make_up_of(op_case *c, const opened *on, uint32_t weights)
 {
     case_begin(c, on, SY_BACKEND_SWIGLU_UP, 3, 20);
-    c->op.u.linear.matrix = (sy_backend_matrix){SY_BACKEND_GATE_UP, 24, 40};
+    c->op.u.linear.matrix = (sy_backend_matrix){SY_BACKEND_GATE_UP, 24, 40, weights};
     bf16_of(c, &c->op.u.linear.y, 20 * padded(24));
     bf16_of(c, &c->op.u.linear.x, 20 * padded(40));
-    bf16_of(c, &c->op.u.linear.weights, sy_cuda_gate_up_bytes(24, 40) / 2);
+    weights_of(c, &c->op.u.linear.weights, &c->op.u.linear.matrix, 1);
+}
+
+static inline void make_up(op_case *c, const opened *on)
+{
+    make_up_of(c, on, SY_BACKEND_BF16);
+}
+
+static inline void make_fp8_up(op_case *c, const opened *on)
+{
+    make_up_of(c, on, SY_BACKEND_FP8);
 }
 
 static inline int call_up(const op_case *c)
 {
     const sy_cuda_row_count rows = rows_in(c);
-    const sy_cuda_matrix m = {host_of(c, &c->op.u.linear.weights), NULL, 24, 40};
+    const sy_cuda_matrix m = {host_of(c, &c->op.u.linear.weights), NULL, 24, 40,
+                              (sy_cuda_weights)c->op.u.linear.matrix.weights};
 
     return sy_cuda_linear_swiglu(host_of(c, &c->op.u.linear.y), host_of(c, &c->op.u.linear.x), &m,
                                  SY_CUDA_TOKENS_8, &rows, NULL);
 }
 
-static inline void make_linear_heads(op_case *c, const opened *on)
+static inline void make_linear_heads_of(op_case *c, const opened *on, uint32_t weights)
 {
     case_begin(c, on, SY_BACKEND_LINEAR_HEADS, 3, 5);
     c->op.u.linear_heads.n_heads = 3;
-    c->op.u.linear_heads.n = 20;
-    c->op.u.linear_heads.k = 70;
+    c->op.u.linear_heads.matrix = (sy_backend_matrix){SY_BACKEND_PLAIN, 20, 70, weights};
     c->op.u.linear_heads.n_tail = 4;
     floats_of(c, &c->op.u.linear_heads.y, 5 * 3 * (20 + 4));
     floats_of(c, &c->op.u.linear_heads.x, 5 * 3 * (70 + 4));
-    bf16_of(c, &c->op.u.linear_heads.weights, 3 * sy_cuda_pack_bytes(20, 70) / 2);
+    weights_of(c, &c->op.u.linear_heads.weights, &c->op.u.linear_heads.matrix, 3);
+}
+
+static inline void make_linear_heads(op_case *c, const opened *on)
+{
+    make_linear_heads_of(c, on, SY_BACKEND_BF16);
+}
+
+static inline void make_q4_linear_heads(op_case *c, const opened *on)
+{
+    make_linear_heads_of(c, on, SY_BACKEND_Q4);
 }
 
 static inline int call_linear_heads(const op_case *c)
 {
     const sy_cuda_row_count rows = rows_in(c);
-    const sy_cuda_head_matrices m = {host_of(c, &c->op.u.linear_heads.weights), 3, 20, 70, 4};
+    const sy_cuda_head_matrices m = {host_of(c, &c->op.u.linear_heads.weights),
+                                     (sy_cuda_weights)c->op.u.linear_heads.matrix.weights,
+                                     3,
+                                     20,
+                                     70,
+                                     4};
 
     return sy_cuda_linear_heads(host_of(c, &c->op.u.linear_heads.y),
                                 host_of(c, &c->op.u.linear_heads.x), &m, &rows, NULL);
@@ -439,6 +500,12 @@ static const op_maker op_makers[] = {
     {"linear", make_long_linear, call_linear},
     {"swiglu up", make_up, call_up},
     {"linear heads", make_linear_heads, call_linear_heads},
+    {"linear", make_q8_linear, call_linear},
+    {"linear", make_long_q4_linear, call_linear},
+    {"linear", make_fp8_linear, call_linear},
+    {"linear", make_mxfp4_linear, call_linear},
+    {"swiglu up", make_fp8_up, call_up},
+    {"linear heads", make_q4_linear_heads, call_linear_heads},
     {"heads", make_heads, call_heads},
     {"heads", make_tempered_heads, call_tempered_heads},
     {"kv put", make_put, call_put},

@@ -337,5 +337,9 @@ static inline uint4 sy_load_stream(const uint4 *p)
 {
     return *p;
 }
+static inline uint4 sy_load_stream_shared(const uint4 *p)
+{
+    return *p;
+}
 
 #endif

@@ -88,7 +88,8 @@ static matrix matrix_open(uint32_t n, uint32_t k, int is_biased, float divisor)
     m.bias = open_floats(n, &r);
     m.packed = edge_open(sy_cuda_pack_bytes(n, k), 0);
     sy_cuda_pack(m.packed.data, m.w.data, n, k, 0, sy_cuda_row_blocks(n));
-    m.m = (sy_cuda_matrix){m.packed.data, is_biased ? edge_floats(&m.bias) : NULL, n, k};
+    m.m = (sy_cuda_matrix){m.packed.data, is_biased ? edge_floats(&m.bias) : NULL, n, k,
+                           SY_CUDA_BF16};
     return m;
 }
 
@@ -256,7 +257,7 @@ static void check_gated(uint32_t ffn, uint32_t k, uint32_t n_rows)
     edge_buffer up = open_bf16((size_t)ffn * k, 0.5f, &r);
     edge_buffer packed = edge_open(sy_cuda_gate_up_bytes(ffn, k), 0);
     edge_buffer x = open_rows(n_rows, k, 0);
-    const sy_cuda_matrix m = {packed.data, NULL, ffn, k};
+    const sy_cuda_matrix m = {packed.data, NULL, ffn, k, SY_CUDA_BF16};
     double error = 0.0, norm = 0.0;
 
     sy_cuda_pack_gate_up(packed.data, gate.data, up.data, ffn, k, 0, sy_cuda_gate_up_blocks(ffn));
@@ -300,7 +301,7 @@ static void padding_of_h_is_zero_beside_an_infinity(void **state)
     test_random r = {TEST_SEED};
     edge_buffer w = open_bf16((size_t)F * K, 0.5f, &r);
     edge_buffer packed = edge_open(sy_cuda_gate_up_bytes(F, K), 0), x = open_rows(1, K, 0);
-    const sy_cuda_matrix m = {packed.data, NULL, F, K};
+    const sy_cuda_matrix m = {packed.data, NULL, F, K, SY_CUDA_BF16};
 
     (void)state;
     sy_cuda_pack_gate_up(packed.data, w.data, w.data, F, K, 0, sy_cuda_gate_up_blocks(F));
@@ -328,7 +329,7 @@ static heads heads_open(uint32_t n_heads, uint32_t n, uint32_t k, uint32_t n_tai
     for (uint32_t i = 0; i < n_heads; i++)
         sy_cuda_pack(h.packed.data + i * bytes, h.w.data + (size_t)i * n * k * 2, n, k, 0,
                      sy_cuda_row_blocks(n));
-    h.m = (sy_cuda_head_matrices){h.packed.data, n_heads, n, k, n_tail};
+    h.m = (sy_cuda_head_matrices){h.packed.data, SY_CUDA_BF16, n_heads, n, k, n_tail};
     return h;
 }
 

@@ -14,7 +14,7 @@ typedef struct session {
     void *pinned;
 } session;
 
-static const sy_backend_matrix matrix = {SY_BACKEND_GATE_UP, N, K};
+static const sy_backend_matrix matrix = {SY_BACKEND_GATE_UP, N, K, SY_BACKEND_BF16};
 
 /* Where things lie in the buffer; the matrix is last. */
 enum { COUNT_AT = 0, X_AT = 64, X16_AT = 1024, H_AT = 2048, MATRIX_AT = 4096 };

@@ -51,7 +51,7 @@ static void fill_bf16(uint16_t *out, size_t n, uint64_t seed)
 
 static void place_weights(layer *l)
 {
-    const sy_backend_matrix m = {SY_BACKEND_PLAIN, H, H};
+    const sy_backend_matrix m = {SY_BACKEND_PLAIN, H, H, SY_BACKEND_BF16};
     test_random r = {TEST_SEED};
 
     fill_bf16(l->table, VOCAB * H, 1);
@@ -125,7 +125,7 @@ static uint32_t add_linear(sy_backend_op *op, const layer *l, sy_backend_ref y, 
     op->u.linear.y = y;
     op->u.linear.x = l->x16;
     op->u.linear.weights = l->matrix[matrix];
-    op->u.linear.matrix = (sy_backend_matrix){SY_BACKEND_PLAIN, H, H};
+    op->u.linear.matrix = (sy_backend_matrix){SY_BACKEND_PLAIN, H, H, SY_BACKEND_BF16};
     op->u.linear.divisor = 1;
     return 1;
 }

@@ -1,10 +1,6 @@
 /* gpu_experts.c - up and down of an expert layer as large as a real model's, for every way of
  * holding weights, number of tokens and variant. Tokens choose experts at random, other ones each
- * run, so that what is read does not lie in the L2 from before.
- *
- * Weights are random rows, quantised or encoded, and packed as a node would do it: blocks of 64
- * rows out of a small stock, each expert its own choice of them. So any weight of any expert is
- * known to the host without 20 GB of it. */
+ * run, so that what is read does not lie in the L2 from before. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,39 +8,23 @@
 
 #include "gpu_data.h"
 #include "gpu_measure.h"
+#include "gpu_weights.h"
 #include "sy_cuda_pack.h"
 #include "sy_cuda_slot.h"
 #include "sy_kernels.h"
 
-enum { STOCK = 8, STOCK_ROWS = 64, ROUTINGS = 8, N_SAMPLES = 48 };
+enum { ROUTINGS = 8, N_SAMPLES = 48 };
 
 static const char *const variant_names[N_SY_CUDA_VARIANTS] = {
     [SY_CUDA_TOKENS_8] = "tokens_8",   [SY_CUDA_TOKENS_16] = "tokens_16",
     [SY_CUDA_TOKENS_32] = "tokens_32", [SY_CUDA_TOKENS_64] = "tokens_64",
-    [SY_CUDA_TILED_64] = "tiled_64",
+    [SY_CUDA_TILED_64] = "tiled_64",   [SY_CUDA_TILED_128] = "tiled_128",
 };
-
-typedef struct weight_kind {
-    sy_cuda_weights weights;
-    sy_dtype dtype;
-    const char *name;
-} weight_kind;
-static const weight_kind weight_kinds[] = {
-    {SY_CUDA_BF16, SY_BF16, "bf16"}, {SY_CUDA_Q8, SY_Q8, "q8"},          {SY_CUDA_Q4, SY_Q4, "q4"},
-    {SY_CUDA_FP8, SY_FP8, "fp8"},    {SY_CUDA_MXFP4, SY_MXFP4, "mxfp4"},
-};
-
-/* Rows of k inputs, STOCK * STOCK_ROWS of them. */
-typedef struct stock {
-    uint32_t k;
-    size_t row_bytes;
-    uint8_t *host, *device;
-} stock;
 
 typedef struct layer {
     const gpu_shape *shape;
-    const weight_kind *kind;
-    stock by_hidden, by_ffn; /* of gate and up, of down */
+    const gpu_weight_kind *kind;
+    gpu_stock by_hidden, by_ffn; /* of gate and up, of down */
     size_t gate_up_bytes, down_bytes;
     uint8_t *slab;                      /* device: [E] gate_up, then down */
     float *bias_host, *bias;            /* [2F + H + E] */
@@ -52,90 +32,6 @@ typedef struct layer {
 } layer;
 
 /* ---- weights ---- */
-
-/* Rows of the stock meet in any order, so all of them have the same factors. */
-static void encode_fp8(uint8_t *row, const uint16_t *plain, uint32_t k)
-{
-    for (uint32_t i = 0; i < k; i++) {
-        const uint32_t block = i / SY_FP8_BLOCK;
-        const float factor = (float)(5 + block % 3) / (512.0f * sqrtf((float)k));
-        row[i] = sy_f32_to_f8_e4m3(sy_bf16_to_f32(plain[i]) / factor);
-        memcpy(row + k + block * sizeof(factor), &factor, sizeof(factor));
-    }
-}
-
-/* Any codes, the root of whose mean square is about 3, under one of two factors. */
-static void encode_mxfp4(uint8_t *row, uint32_t k, gpu_random *r)
-{
-    const uint32_t n_blocks = (k + SY_QUANT_BLOCK - 1) / SY_QUANT_BLOCK;
-    const int least = 126 - ilogbf(sqrtf((float)k));
-
-    for (uint32_t i = 0; i < n_blocks * 16; i++) row[i] = (uint8_t)gpu_random_u32(r);
-    for (uint32_t i = 0; i < n_blocks; i++)
-        row[n_blocks * 16 + i] = (uint8_t)(least - (int)(gpu_random_u32(r) % 2));
-}
-
-static void fill_stock(const stock *s, const weight_kind *kind, const uint16_t *plain, size_t n,
-                       gpu_random *r)
-{
-    if (kind->dtype == SY_BF16) {
-        memcpy(s->host, plain, n * s->row_bytes);
-    } else if (sy_dtype_is_quant(kind->dtype)) {
-        if (sy_quantize_rows(s->host, kind->dtype, plain, SY_BF16, n, s->k) != SY_OK)
-            gpu_die("random weights cannot be held as %s", kind->name);
-    } else {
-        for (size_t i = 0; i < n; i++) {
-            if (kind->dtype == SY_FP8)
-                encode_fp8(s->host + i * s->row_bytes, plain + i * s->k, s->k);
-            else
-                encode_mxfp4(s->host + i * s->row_bytes, s->k, r);
-        }
-    }
-}
-
-static stock stock_open(const weight_kind *kind, uint32_t k, uint64_t seed)
-{
-    const size_t n = (size_t)STOCK * STOCK_ROWS;
-    stock s = {.k = k, .row_bytes = sy_cuda_row_bytes(kind->weights, k)};
-    uint16_t *plain = gpu_host(n * k * 2);
-    gpu_random r = {seed};
-
-    /* Sums of k products with numbers within 1 are then about 1. */
-    for (size_t i = 0; i < n * k; i++)
-        plain[i] =
-            sy_f32_to_bf16((float)(int32_t)gpu_random_u32(&r) * 0x1p-31f * 3.0f / sqrtf((float)k));
-    if (s.row_bytes != sy_dtype_row_bytes(kind->dtype, k)) gpu_die("rows of %s differ", kind->name);
-    s.host = gpu_host(n * s.row_bytes);
-    fill_stock(&s, kind, plain, n, &r);
-    s.device = gpu_alloc(n * s.row_bytes);
-    gpu_put(s.device, s.host, n * s.row_bytes);
-    free(plain);
-    return s;
-}
-
-static void stock_close(stock *s)
-{
-    free(s->host);
-    gpu_free(s->device);
-}
-
-/* Which block of the stock has rows [64 * group, ...) of a part of an expert. */
-static uint32_t block_of(uint32_t expert, sy_cuda_part part, uint32_t group)
-{
-    return (expert * 2654435761u + (uint32_t)part * 40503u + group * 69069u) >> 7 & (STOCK - 1);
-}
-
-static void pack_part(const layer *l, uint32_t expert, sy_cuda_part part, const stock *s,
-                      uint32_t n, void *packed, void *stream)
-{
-    for (uint32_t row = 0; row < n; row += STOCK_ROWS) {
-        const size_t at = (size_t)block_of(expert, part, row / STOCK_ROWS) * STOCK_ROWS;
-        gpu_check((cudaError_t)sy_cuda_rows_pack(packed, s->device + at * s->row_bytes,
-                                                 l->kind->weights, part, n, s->k, row,
-                                                 SY_MIN(n - row, (uint32_t)STOCK_ROWS), stream),
-                  "packing rows");
-    }
-}
 
 /* Of a matrix of fp8. */
 static const float *scales_in(const uint8_t *packed, sy_cuda_part part, uint32_t n, uint32_t k)
@@ -149,9 +45,9 @@ static void pack_expert(layer *l, uint32_t e, void *stream)
     uint8_t *gate_up = l->slab + e * (l->gate_up_bytes + l->down_bytes);
     uint8_t *down = gate_up + l->gate_up_bytes;
 
-    pack_part(l, e, SY_CUDA_GATE, &l->by_hidden, F, gate_up, stream);
-    pack_part(l, e, SY_CUDA_UP, &l->by_hidden, F, gate_up, stream);
-    pack_part(l, e, SY_CUDA_DOWN, &l->by_ffn, H, down, stream);
+    gpu_stock_pack(gate_up, &l->by_hidden, SY_CUDA_GATE, F, e, stream);
+    gpu_stock_pack(gate_up, &l->by_hidden, SY_CUDA_UP, F, e, stream);
+    gpu_stock_pack(down, &l->by_ffn, SY_CUDA_DOWN, H, e, stream);
     l->table_host[e] = (sy_cuda_expert){.gate_up = gate_up, .down = down};
     if (l->kind->weights == SY_CUDA_FP8) {
         l->table_host[e].gate_scale = scales_in(gate_up, SY_CUDA_GATE, F, H);
@@ -175,19 +71,19 @@ static void open_biases(layer *l, void *stream)
     gpu_get(l->bias_host, l->bias, n * sizeof(float));
 }
 
-static size_t layer_bytes(const gpu_shape *s, const weight_kind *kind)
+static size_t layer_bytes(const gpu_shape *s, const gpu_weight_kind *kind)
 {
     return s->n_experts * (sy_cuda_matrix_bytes(kind->weights, SY_CUDA_GATE, s->ffn, s->hidden) +
                            sy_cuda_matrix_bytes(kind->weights, SY_CUDA_DOWN, s->hidden, s->ffn));
 }
 
-static layer layer_open(const gpu_bench *bench, const gpu_shape *s, const weight_kind *kind)
+static layer layer_open(const gpu_bench *bench, const gpu_shape *s, const gpu_weight_kind *kind)
 {
     layer l = {
         .shape = s,
         .kind = kind,
-        .by_hidden = stock_open(kind, s->hidden, 1),
-        .by_ffn = stock_open(kind, s->ffn, 2),
+        .by_hidden = gpu_stock_open(kind, s->hidden, 1),
+        .by_ffn = gpu_stock_open(kind, s->ffn, 2),
         .gate_up_bytes = sy_cuda_matrix_bytes(kind->weights, SY_CUDA_GATE, s->ffn, s->hidden),
         .down_bytes = sy_cuda_matrix_bytes(kind->weights, SY_CUDA_DOWN, s->hidden, s->ffn),
         .slab = gpu_alloc(layer_bytes(s, kind)),
@@ -204,8 +100,8 @@ static layer layer_open(const gpu_bench *bench, const gpu_shape *s, const weight
 
 static void layer_close(layer *l)
 {
-    stock_close(&l->by_hidden);
-    stock_close(&l->by_ffn);
+    gpu_stock_close(&l->by_hidden);
+    gpu_stock_close(&l->by_ffn);
     gpu_free(l->slab);
     gpu_free(l->table);
     gpu_free(l->bias);
@@ -382,9 +278,8 @@ typedef struct exact {
 static exact product(const layer *l, uint32_t expert, sy_cuda_part part, uint32_t row,
                      const uint16_t *x, float bias)
 {
-    const stock *s = part == SY_CUDA_DOWN ? &l->by_ffn : &l->by_hidden;
-    const size_t at =
-        (size_t)block_of(expert, part, row / STOCK_ROWS) * STOCK_ROWS + row % STOCK_ROWS;
+    const gpu_stock *s = part == SY_CUDA_DOWN ? &l->by_ffn : &l->by_hidden;
+    const size_t at = (size_t)gpu_stock_row(expert, part, row);
     float *w = gpu_host(s->k * sizeof(float));
     exact sum = {(double)bias, fabs((double)bias)};
 
@@ -555,8 +450,8 @@ static void measure_tokens(gpu_bench *bench, const layer *l, uint32_t n_tokens)
 
 void gpu_measure_experts(gpu_bench *bench, const gpu_shape *shape)
 {
-    for (size_t i = 0; i < SY_COUNT_OF(weight_kinds); i++) {
-        const weight_kind *kind = &weight_kinds[i];
+    for (size_t i = 0; i < GPU_WEIGHT_KINDS; i++) {
+        const gpu_weight_kind *kind = &gpu_weight_kinds[i];
         const size_t bytes = layer_bytes(shape, kind);
         const gpu_figure all = {
             .what = "experts", .how = "", .weights = kind->name, .shape = shape->name};

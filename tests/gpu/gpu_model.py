@@ -28,7 +28,8 @@ TOLERANCE_FLIPPED = 0.2
 # shared experts; sinks, windows, biases and the clamp; chunks and warmed queries; gated shared experts.
 FAMILIES = [("mixtral", None), ("qwen3_moe", None), ("deepseek_v3", None), ("gpt_oss", None),
             ("llama4_text", None), ("qwen2_moe", None), ("deepseek_v3_fp8", None),
-            ("deepseek_v3_fp8", "fp8"), ("gpt_oss_mxfp4", "mxfp4")]
+            ("deepseek_v3_fp8", "fp8"), ("gpt_oss_mxfp4", "mxfp4"), ("deepseek_v3", "q4"),
+            ("mixtral", "q8")]
 
 
 class Answer:
@@ -152,21 +153,16 @@ def tell_case(name, reason, **more):
 def check_family(tool, model, family, weights, device):
     name = family + (f" with --weights {weights}" if weights else "")
     held = ["--weights", weights] if weights else []
-    # A trunk on a GPU has matrices of bf16 alone.
-    trunk = ["--trunk-device", "cpu:0"] if weights else []
-    on_gpu = ["--devices", device, *trunk, *held]
+    on_gpu = ["--devices", device, *held]
     want = tool.run(model, PROMPTS, *held)
     got = tool.run(model, PROMPTS, *on_gpu)
-    tell_case(f"{name}: experts on the GPU, near the CPU" if weights else
-              f"{name}: all of it on the GPU, near the CPU",
-              not_near(got, want) or not_told(got, "arithmetic", *([] if weights else
-                                                                   ["trunk_arithmetic"])),
+    tell_case(f"{name}: all of it on the GPU, near the CPU",
+              not_near(got, want) or not_told(got, "arithmetic", "trunk_arithmetic"),
               worst=worst_of(got, want))
-    if not weights:
-        trunk_alone = tool.run(model, PROMPTS, "--trunk-device", device)
-        tell_case(f"{name}: the trunk alone on the GPU, near the CPU",
-                  not_near(trunk_alone, want) or not_told(trunk_alone, "trunk_arithmetic"),
-                  worst=worst_of(trunk_alone, want))
+    trunk_alone = tool.run(model, PROMPTS, "--trunk-device", device, *held)
+    tell_case(f"{name}: the trunk alone on the GPU, near the CPU",
+              not_near(trunk_alone, want) or not_told(trunk_alone, "trunk_arithmetic"),
+              worst=worst_of(trunk_alone, want))
     tell_case(f"{name}: the same bits twice", not_same(tool.run(model, PROMPTS, *on_gpu), got))
     # Alone the longest, whose prompt is cut otherwise then, and the one that others' rows surround.
     for i in (0, len(PROMPTS) - 1):

@@ -104,7 +104,7 @@ static void what_goes_through_pinned_memory_is_there_when_its_mark_is_done(void 
 static void a_matrix_that_is_written_in_parts_is_packed(void **state)
 {
     enum { MATRIX_ROWS = 200, K = 1000, STEP = 48 };
-    const sy_backend_matrix m = {SY_BACKEND_PLAIN, MATRIX_ROWS, K};
+    const sy_backend_matrix m = {SY_BACKEND_PLAIN, MATRIX_ROWS, K, SY_BACKEND_BF16};
     const size_t row_bytes = K * sizeof(uint16_t);
     opened on = opened_open(0);
     const size_t bytes = cuda->matrix_bytes(&m);

@@ -1,7 +1,6 @@
 /* gpu_products.c - the products of a trunk: of attention's projections, the head, shared experts,
- * and the two matrices a head that MLA has. Packed weights are random bytes of bf16 as they are
- * (packing only moves them), and there are as many copies of a matrix as are larger than the L2,
- * which runs take in turn. */
+ * and the two matrices a head that MLA has; one of each form with every kind of weights. There are
+ * as many copies of a matrix as are larger than the L2, which runs take in turn. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,19 +8,18 @@
 
 #include "gpu_data.h"
 #include "gpu_trunk.h"
+#include "gpu_weights.h"
 #include "sy_base.h"
 #include "sy_cuda_pack.h"
 #include "sy_cuda_slot.h"
 #include "sy_dtype.h"
 
 enum { N_SAMPLES = 32, COPIES_MAX = 64, HEAD_ROWS_MAX = 64, TILE_ROWS = SY_CUDA_BLOCK_ROWS };
-enum { N_VARIANTS = SY_CUDA_TOKENS_64 + 1 }; /* TILED_64 is TOKENS_64 here */
 
-static const char *const variant_names[N_VARIANTS] = {
-    [SY_CUDA_TOKENS_8] = "tokens_8",
-    [SY_CUDA_TOKENS_16] = "tokens_16",
-    [SY_CUDA_TOKENS_32] = "tokens_32",
-    [SY_CUDA_TOKENS_64] = "tokens_64",
+static const char *const variant_names[N_SY_CUDA_VARIANTS] = {
+    [SY_CUDA_TOKENS_8] = "tokens_8",   [SY_CUDA_TOKENS_16] = "tokens_16",
+    [SY_CUDA_TOKENS_32] = "tokens_32", [SY_CUDA_TOKENS_64] = "tokens_64",
+    [SY_CUDA_TILED_64] = "tiled_64",   [SY_CUDA_TILED_128] = "tiled_128",
 };
 
 typedef enum product_form { PLAIN, SWIGLU, HEADS } product_form;
@@ -32,15 +30,17 @@ typedef struct product {
     uint32_t n, k;            /* outputs, inputs; of HEADS: of each */
     uint32_t n_heads, n_tail; /* HEADS alone */
     uint32_t rows_max;        /* 0: any number of rows is measured */
+    int has_kinds;            /* with every kind of weights, not with bf16 alone */
 } product;
 
 typedef struct product_bench {
     const gpu_trunk_shape *shape;
+    const gpu_weight_kind *kind;
     product p;
     uint32_t n_rows, n_copies;
     sy_cuda_variant variant;
     size_t matrix_bytes; /* of one copy, of all heads */
-    uint16_t *weights;
+    uint8_t *weights;
     void *x;         /* bf16 rows; of HEADS fp32 */
     void *y;         /* fp32; of SWIGLU bf16 rows */
     uint32_t *count; /* device: n_rows */
@@ -66,10 +66,22 @@ static size_t y_bytes(const product_bench *b)
     return b->n_rows * y_width(&b->p) * (b->p.form == SWIGLU ? sizeof(uint16_t) : sizeof(float));
 }
 
-static size_t matrix_bytes(const product *p)
+static sy_cuda_part part_of(const product *p)
 {
-    if (p->form == SWIGLU) return sy_cuda_gate_up_bytes(p->n, p->k);
-    return (p->form == HEADS ? p->n_heads : 1) * sy_cuda_pack_bytes(p->n, p->k);
+    return p->form == SWIGLU ? SY_CUDA_GATE : SY_CUDA_DOWN;
+}
+
+static size_t matrix_bytes(const product *p, const gpu_weight_kind *kind)
+{
+    return (p->form == HEADS ? p->n_heads : 1) *
+           sy_cuda_matrix_bytes(kind->weights, part_of(p), p->n, p->k);
+}
+
+/* Of quantised weights TILED_128 is TILED_64. */
+static uint32_t last_variant(const product_bench *b)
+{
+    if (b->p.form == HEADS) return 0;
+    return b->kind->weights == SY_CUDA_BF16 ? SY_CUDA_TILED_128 : SY_CUDA_TILED_64;
 }
 
 static gpu_figure figure_of(const product_bench *b)
@@ -81,7 +93,7 @@ static gpu_figure figure_of(const product_bench *b)
 
     return (gpu_figure){.what = p->what,
                         .how = p->form == HEADS ? "" : variant_names[b->variant],
-                        .weights = "bf16",
+                        .weights = b->kind->name,
                         .shape = b->shape->name,
                         .n_tokens = b->n_rows,
                         .bytes = (double)b->matrix_bytes + x_bytes + (double)y_bytes(b),
@@ -96,11 +108,12 @@ static gpu_figure figure_of(const product_bench *b)
 static int run(void *arg, uint32_t run, void *stream)
 {
     const product_bench *b = arg;
-    const uint8_t *weights =
-        (const uint8_t *)b->weights + run % b->n_copies * (size_t)b->matrix_bytes;
+    const uint8_t *weights = b->weights + run % b->n_copies * b->matrix_bytes;
     const sy_cuda_row_count rows = {b->count, b->n_rows};
-    const sy_cuda_matrix w = {.weights = weights, .n = b->p.n, .k = b->p.k};
+    const sy_cuda_matrix w = {
+        .weights = weights, .n = b->p.n, .k = b->p.k, .type = b->kind->weights};
     const sy_cuda_head_matrices heads = {.weights = weights,
+                                         .type = b->kind->weights,
                                          .n_heads = b->p.n_heads,
                                          .n = b->p.n,
                                          .k = b->p.k,
@@ -113,16 +126,36 @@ static int run(void *arg, uint32_t run, void *stream)
     }
 }
 
-static product_bench open_product(const gpu_bench *bench, const gpu_trunk_shape *shape,
-                                  const product *p)
+/* One copy; heads one behind another. */
+static void pack_copy(const gpu_bench *bench, const product_bench *b, const gpu_stock *stock,
+                      uint32_t copy)
 {
-    product_bench b = {.shape = shape, .p = *p, .matrix_bytes = matrix_bytes(p)};
+    const uint32_t n_matrices = b->p.form == HEADS ? b->p.n_heads : 1;
+    const size_t bytes = b->matrix_bytes / n_matrices;
+
+    for (uint32_t i = 0; i < n_matrices; i++) {
+        const uint32_t matrix = copy * n_matrices + i;
+        uint8_t *to = b->weights + matrix * bytes;
+
+        gpu_stock_pack(to, stock, part_of(&b->p), b->p.n, matrix, bench->stream);
+        if (b->p.form == SWIGLU)
+            gpu_stock_pack(to, stock, SY_CUDA_UP, b->p.n, matrix, bench->stream);
+    }
+}
+
+static product_bench open_product(const gpu_bench *bench, const gpu_trunk_shape *shape,
+                                  const product *p, const gpu_weight_kind *kind)
+{
+    product_bench b = {
+        .shape = shape, .kind = kind, .p = *p, .matrix_bytes = matrix_bytes(p, kind)};
     const uint64_t copies = 4 * bench->l2_bytes / b.matrix_bytes + 1;
+    gpu_stock stock = gpu_stock_open(kind, p->k, 21);
 
     b.n_copies = bench->tiny ? 1 : (uint32_t)SY_MIN(copies, (uint64_t)COPIES_MAX);
-    /* Sums of k products with numbers within 1 are then about 1. */
-    b.weights =
-        gpu_random_bf16(bench, b.n_copies * b.matrix_bytes / 2, 21, 3.0f / sqrtf((float)p->k));
+    b.weights = gpu_alloc(b.n_copies * b.matrix_bytes);
+    for (uint32_t i = 0; i < b.n_copies; i++) pack_copy(bench, &b, &stock, i);
+    GPU_DO(cudaStreamSynchronize(bench->stream)); /* before the stock goes */
+    gpu_stock_close(&stock);
     return b;
 }
 
@@ -155,24 +188,29 @@ typedef struct exact {
 static exact product_of(const gpu_bench *bench, const product_bench *b, sy_cuda_part part,
                         uint32_t head, uint32_t row, const void *x)
 {
-    const uint32_t k = b->p.k, begin = row / TILE_ROWS * TILE_ROWS;
-    const uint32_t n_rows = SY_MIN(b->p.n - begin, (uint32_t)TILE_ROWS);
-    const uint8_t *packed = (const uint8_t *)b->weights + head * sy_cuda_pack_bytes(b->p.n, k);
-    uint16_t *device = gpu_alloc((size_t)n_rows * k * 2), *w = gpu_host((size_t)n_rows * k * 2);
+    const uint32_t n = b->p.n, k = b->p.k, begin = row / TILE_ROWS * TILE_ROWS;
+    const uint32_t n_rows = SY_MIN(n - begin, (uint32_t)TILE_ROWS);
+    const size_t row_bytes = sy_cuda_row_bytes(b->kind->weights, k);
+    const uint8_t *packed =
+        b->weights + head * sy_cuda_matrix_bytes(b->kind->weights, part_of(&b->p), n, k);
+    uint8_t *device = gpu_alloc(n_rows * row_bytes), *rows = gpu_host(n_rows * row_bytes);
+    float *w = gpu_host(k * sizeof(*w));
     exact sum = {0.0, 0.0};
 
-    gpu_check((cudaError_t)sy_cuda_rows_unpack(device, packed, SY_CUDA_BF16, part, b->p.n, k, begin,
+    gpu_check((cudaError_t)sy_cuda_rows_unpack(device, packed, b->kind->weights, part, n, k, begin,
                                                n_rows, bench->stream),
               "unpacking rows");
-    gpu_get(w, device, (size_t)n_rows * k * 2);
+    gpu_get(rows, device, n_rows * row_bytes);
+    sy_dtype_widen(w, rows + (row - begin) * row_bytes, b->kind->dtype, k);
     for (uint32_t i = 0; i < k; i++) {
         const float x_i =
             b->p.form == HEADS ? ((const float *)x)[i] : sy_bf16_to_f32(((const uint16_t *)x)[i]);
-        const double term = (double)sy_bf16_to_f32(w[(row - begin) * k + i]) * (double)x_i;
+        const double term = (double)w[i] * (double)x_i;
         sum.value += term;
         sum.size += fabs(term);
     }
     gpu_free(device);
+    free(rows);
     free(w);
     return sum;
 }
@@ -236,10 +274,9 @@ static void compute(const gpu_bench *bench, product_bench *b, uint8_t *y)
 /* Samples of the first variant's results against the host, the others' bits against the first. */
 static void check_variants(gpu_bench *bench, product_bench *b)
 {
-    const uint32_t n_variants = b->p.form == HEADS ? 1 : N_VARIANTS;
     uint8_t *first = gpu_host(y_bytes(b)), *got = gpu_host(y_bytes(b));
 
-    for (uint32_t v = 0; v < n_variants; v++) {
+    for (uint32_t v = 0; v <= last_variant(b); v++) {
         const int n_wrong = bench->n_wrong;
         b->variant = (sy_cuda_variant)v;
         const gpu_figure f = figure_of(b);
@@ -257,9 +294,10 @@ static void check_variants(gpu_bench *bench, product_bench *b)
 /* The variant that the plugin takes, and its neighbours, which tell whether it should. */
 static void time_variants(const gpu_bench *bench, product_bench *b)
 {
-    const uint32_t chosen = (uint32_t)SY_MIN(gpu_trunk_variant(b->n_rows), SY_CUDA_TOKENS_64);
+    const uint32_t chosen =
+        SY_MIN((uint32_t)sy_cuda_variant_for(b->n_rows, b->kind->weights), last_variant(b));
     const uint32_t first = chosen == 0 ? 0 : chosen - 1;
-    const uint32_t last = SY_MIN(chosen + 1, (uint32_t)SY_CUDA_TOKENS_64);
+    const uint32_t last = SY_MIN(chosen + 1, last_variant(b));
 
     for (uint32_t v = first; v <= last; v++) {
         b->variant = (sy_cuda_variant)v;
@@ -269,17 +307,19 @@ static void time_variants(const gpu_bench *bench, product_bench *b)
     }
 }
 
-static void measure(gpu_bench *bench, const gpu_trunk_shape *shape, const product *p)
+static void measure_kind(gpu_bench *bench, const gpu_trunk_shape *shape, const product *p,
+                         const gpu_weight_kind *kind)
 {
     static const uint32_t all[] = {1, 8, 64, 512, 0}, tiny[] = {1, 9, 70, 0};
-    const gpu_figure whole = {.what = p->what, .how = "", .weights = "bf16", .shape = shape->name};
+    const gpu_figure whole = {
+        .what = p->what, .how = "", .weights = kind->name, .shape = shape->name};
 
     if (!gpu_has_time(bench, &whole)) return;
-    if (matrix_bytes(p) > gpu_free_bytes() / 4) {
-        gpu_skip(&whole, "%zu bytes of weights have no room", matrix_bytes(p));
+    if (matrix_bytes(p, kind) > gpu_free_bytes() / 4) {
+        gpu_skip(&whole, "%zu bytes of weights have no room", matrix_bytes(p, kind));
         return;
     }
-    product_bench b = open_product(bench, shape, p);
+    product_bench b = open_product(bench, shape, p, kind);
     for (const uint32_t *t = bench->tiny ? tiny : all; *t != 0; t++) {
         if (p->rows_max > 0 && *t > p->rows_max) continue;
         open_rows(bench, &b, *t);
@@ -290,6 +330,18 @@ static void measure(gpu_bench *bench, const gpu_trunk_shape *shape, const produc
     gpu_free(b.weights);
 }
 
+/* Matrices of heads are never of encoded weights. */
+static void measure(gpu_bench *bench, const gpu_trunk_shape *shape, const product *p)
+{
+    for (size_t i = 0; i < GPU_WEIGHT_KINDS; i++) {
+        const gpu_weight_kind *kind = &gpu_weight_kinds[i];
+
+        if (i > 0 && !p->has_kinds) continue;
+        if (p->form == HEADS && sy_dtype_is_encoded(kind->dtype)) continue;
+        measure_kind(bench, shape, p, kind);
+    }
+}
+
 /* ---- which there are ---- */
 
 static void measure_latent(gpu_bench *bench, const gpu_trunk_shape *s)
@@ -297,14 +349,15 @@ static void measure_latent(gpu_bench *bench, const gpu_trunk_shape *s)
     const uint32_t nope = s->head_dim - s->rotary_dim;
     const product products[] = {
         {.what = "linear q_a", .n = s->q_rank, .k = s->hidden},
-        {.what = "linear q_b", .n = s->n_heads * s->head_dim, .k = s->q_rank},
+        {.what = "linear q_b", .n = s->n_heads * s->head_dim, .k = s->q_rank, .has_kinds = 1},
         {.what = "linear kv_a", .n = s->kv_rank + s->rotary_dim, .k = s->hidden},
         {.what = "linear_heads key_up",
          .form = HEADS,
          .n = s->kv_rank,
          .k = nope,
          .n_heads = s->n_heads,
-         .n_tail = s->rotary_dim},
+         .n_tail = s->rotary_dim,
+         .has_kinds = 1},
         {.what = "linear_heads value_up",
          .form = HEADS,
          .n = s->value_dim,
@@ -317,11 +370,15 @@ static void measure_latent(gpu_bench *bench, const gpu_trunk_shape *s)
 
 void gpu_measure_products(gpu_bench *bench, const gpu_trunk_shape *s)
 {
-    const product q = {.what = "linear q", .n = s->n_heads * s->head_dim, .k = s->hidden};
+    const product q = {
+        .what = "linear q", .n = s->n_heads * s->head_dim, .k = s->hidden, .has_kinds = 1};
     const product k = {.what = "linear k", .n = s->n_kv_heads * s->head_dim, .k = s->hidden};
     const product o = {.what = "linear o", .n = s->hidden, .k = s->n_heads * s->value_dim};
-    const product up = {
-        .what = "swiglu shared", .form = SWIGLU, .n = s->shared_ffn, .k = s->hidden};
+    const product up = {.what = "swiglu shared",
+                        .form = SWIGLU,
+                        .n = s->shared_ffn,
+                        .k = s->hidden,
+                        .has_kinds = 1};
     /* Logits are wanted of few rows. */
     const product head = {
         .what = "linear head", .n = s->vocab, .k = s->hidden, .rows_max = HEAD_ROWS_MAX};

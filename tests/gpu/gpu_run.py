@@ -29,7 +29,7 @@ BUDGET_S = {"device": 60, "kernels": 120, "probe": 60, "plugin": 60, "model": 10
 # What serves in a cluster: the family (None: the bundled model), how experts are held, and whether the
 # aggregator's trunk is on the GPU, too, which it can be where its matrices are bf16.
 CLUSTERS = (("deepseek_v3", None, True), ("gpt_oss", None, True), ("llama4_text", None, True),
-            ("deepseek_v3_fp8", "fp8", False), ("gpt_oss_mxfp4", "mxfp4", True),
+            ("deepseek_v3_fp8", "fp8", True), ("deepseek_v3", "q4", True),
             ("gpt_oss_mxfp4", "mxfp4", False), (None, None, True))
 WIDE_LAYERS = 4
 

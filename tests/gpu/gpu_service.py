@@ -34,7 +34,7 @@ def arguments():
     parser.add_argument("--descriptors", type=pathlib.Path,
                         help="the messages as protoc describes them, where there is no protoc")
     parser.add_argument("--family", help="a small model of this family, not the bundled one")
-    parser.add_argument("--weights", help="how nodes hold experts")
+    parser.add_argument("--weights", help="how nodes and aggregator hold weights")
     parser.add_argument("--trunk-on-gpu", action="store_true", help="the aggregator's, too")
     return parser.parse_args()
 
@@ -111,22 +111,13 @@ class Setting:
         self.n_experts = told["dims"]["experts"]
 
     def by_one_process(self):
-        """([Answer, ...], whether clusters have these very bits). One process has all weights in one
-        way, and a trunk on a GPU only bf16."""
-        is_exact = self.weights is None or self.trunk == "cpu:0"
+        """[Answer, ...], whose bits clusters have."""
         held = ["--weights", self.weights] if self.weights else []
-        trunk = self.trunk if is_exact else "cpu:0"
         return self.tool.run(self.model, self.prompts, "--devices", self.device, "--trunk-device",
-                             trunk, *held, n_tokens=self.n_tokens), is_exact
+                             self.trunk, *held, n_tokens=self.n_tokens)
 
     def placement(self, shift):
         return {f"*/{e}": f"expert-{(e + shift) % 2}/{self.device}" for e in range(self.n_experts)}
-
-    def aggregator_weights(self):
-        """A trunk on a GPU is held as bf16, whatever experts are."""
-        if self.weights is None:
-            return {}
-        return {"expert_weights": self.weights} if self.trunk != "cpu:0" else {"weights": self.weights}
 
 
 def arithmetic_of(tool, device):
@@ -151,7 +142,7 @@ def start_cluster(sy_cluster, setting):
     cluster.start("router", 0, model=setting.model)
     cluster.start("aggregator", 0, model=setting.model, trunk_device=setting.trunk,
                   expert_arithmetic=arithmetic_of(setting.tool, setting.device),
-                  **setting.aggregator_weights())
+                  weights=setting.weights)
     cluster.set_placement(setting.placement(0))
     cluster.wait_ready()
     cluster.wait_connected()
@@ -262,11 +253,9 @@ def migrate(sy_client, cluster, setting, everything, shift):
 
 def check_one_process(setting, traffic):
     """The greedy answers, every second one, beside those of `run`."""
-    want, is_exact = setting.by_one_process()
-    got = traffic.want[::2]
-    reason = gpu_model.not_same(got, want) if is_exact else gpu_model.not_near(got, want)
+    reason = gpu_model.not_same(traffic.want[::2], setting.by_one_process())
     assert reason is None, f"not what `switchyard run` gives: {reason}"
-    return "the same bits" if is_exact else "near"
+    return "the same bits"
 
 
 def serve(sy_client, cluster, setting, seconds):

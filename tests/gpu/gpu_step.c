@@ -96,7 +96,7 @@ static int linear(const step_bench *b, float *y, const uint16_t *x, uint32_t lay
     const sy_cuda_row_count rows = {b->count, b->n_rows};
     const sy_cuda_matrix w = matrix_of(b, layer, p);
 
-    return sy_cuda_linear(y, x, &w, 1.0f, gpu_trunk_variant(b->n_rows), &rows, stream);
+    return sy_cuda_linear(y, x, &w, 1.0f, sy_cuda_variant_for(b->n_rows, w.type), &rows, stream);
 }
 
 static int norm(const step_bench *b, float *y, uint16_t *y16, const float *x, uint32_t n,
@@ -193,7 +193,8 @@ static int shared_experts(const step_bench *b, uint32_t layer, void *stream)
     const sy_cuda_row_count rows = {b->count, b->n_rows};
     const sy_cuda_matrix up = matrix_of(b, layer, &b->plan.up);
 
-    DO(sy_cuda_linear_swiglu(b->h16, b->x16, &up, gpu_trunk_variant(b->n_rows), &rows, stream));
+    DO(sy_cuda_linear_swiglu(b->h16, b->x16, &up, sy_cuda_variant_for(b->n_rows, up.type), &rows,
+                             stream));
     DO(linear(b, b->y, b->h16, layer, &b->plan.down, stream));
     return sy_cuda_add(b->x, b->y, 1.0f, NULL, b->shape->hidden, &rows, stream);
 }
@@ -227,8 +228,8 @@ static int run_step(void *arg, uint32_t run, void *stream)
     DO(sy_cuda_embed(b->x, b->embedding, b->token, s->hidden, 1.0f, &rows, stream));
     for (uint32_t i = 0; i < s->n_layers; i++) DO(run_layer(b, i, stream));
     DO(sy_cuda_norm_rows(NULL, b->x16, x_last, NULL, &rms, &last, stream));
-    return sy_cuda_linear(b->logits, b->x16, &head, 1.0f, gpu_trunk_variant(b->n_head_rows), &last,
-                          stream);
+    return sy_cuda_linear(b->logits, b->x16, &head, 1.0f,
+                          sy_cuda_variant_for(b->n_head_rows, head.type), &last, stream);
 }
 
 static int run_graph(void *arg, uint32_t run, void *stream)

@@ -71,15 +71,6 @@ const uint32_t *gpu_contexts(const gpu_bench *bench)
     return bench->tiny ? tiny : all;
 }
 
-sy_cuda_variant gpu_trunk_variant(uint32_t n_rows)
-{
-    uint32_t variant = SY_CUDA_TOKENS_8;
-
-    while (variant < SY_CUDA_TILED_64 && sy_cuda_variant_tokens((sy_cuda_variant)variant) < n_rows)
-        variant++;
-    return (sy_cuda_variant)variant;
-}
-
 /* ---- numbers ---- */
 
 float *gpu_random_floats(const gpu_bench *bench, size_t n, uint64_t seed, float scale)

@@ -25,8 +25,7 @@ void gpu_measure_products(gpu_bench *bench, const gpu_trunk_shape *shape);
 void gpu_measure_attention(gpu_bench *bench, const gpu_trunk_shape *shape);
 void gpu_measure_steps(gpu_bench *bench, const gpu_trunk_shape *shape);
 
-/* As the plugin chooses, and as lib/trunk has its memory for splits. */
-sy_cuda_variant gpu_trunk_variant(uint32_t n_rows);
+/* As lib/trunk has its memory for splits. */
 enum { GPU_ROWS_TOGETHER = 64 };
 #define GPU_SCRATCH_BYTES_MAX ((size_t)128 << 20)
 

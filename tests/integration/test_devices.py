@@ -198,7 +198,7 @@ def test_devices_that_round_differently_are_refused():
 
 
 @pytest.mark.parametrize("variant, text", [
-    ("other_abi", "ABI 1"), ("no_entry", "sy_backend_get"), ("no_driver", "lack of drivers")])
+    ("other_abi", "ABI 2"), ("no_entry", "sy_backend_get"), ("no_driver", "lack of drivers")])
 def test_a_plugin_that_is_no_good_is_named(variant, text):
     env = fake(variant)
     assert text in refusal("cuda:0", env=env)

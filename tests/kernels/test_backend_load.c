@@ -65,8 +65,8 @@ static void a_plugin_is_loaded_and_offers_its_table(void **state)
 static void a_plugin_of_another_abi_is_refused(void **state)
 {
     (void)state;
-    refused(variant("other_abi"), SY_EPRECONDITION, "BACKEND_MISMATCH", "ABI 1");
-    refused(variant("other_table_abi"), SY_EPRECONDITION, "BACKEND_MISMATCH", "ABI 1");
+    refused(variant("other_abi"), SY_EPRECONDITION, "BACKEND_MISMATCH", "ABI 2");
+    refused(variant("other_table_abi"), SY_EPRECONDITION, "BACKEND_MISMATCH", "ABI 2");
 }
 
 static void an_older_and_shorter_table_is_refused(void **state)

@@ -1,8 +1,8 @@
 /* fake_backend.c - a plugin for the tests, with two devices that are memory of this process, the
  * second of which the driver is said to keep from use. The build makes variants of it that a loader
  * must refuse:
- *   FAKE_ABI=2         made for another ABI, and honest about it
- *   FAKE_TABLE_ABI=2   the same, and not
+ *   FAKE_ABI=3         made for another ABI, and honest about it
+ *   FAKE_TABLE_ABI=3   the same, and not
  *   FAKE_SIZE=n        an older table of n bytes
  *   FAKE_NAME="x"      another backend
  *   FAKE_HOLE=1        an entry without a function

@@ -192,7 +192,12 @@ int sy_model_is_sound(const sy_model *model, const void *elements, sy_dtype dtyp
 int sy_model_are_sound(const sy_model *model, const void *rows, sy_dtype dtype, uint64_t n,
                        uint64_t k)
 {
-    return sy_model_is_sound(model, rows, dtype, n * k);
+    const uint8_t *row = rows;
+    int sound = 1;
+
+    for (uint64_t i = 0; i < n && sound; i++, row += sy_dtype_row_bytes(dtype, k))
+        sound = sy_model_is_sound(model, row, dtype, k);
+    return sound;
 }
 
 const sy_tensor *sy_model_tensor(const sy_model *model, sy_role role, uint32_t layer,

@@ -83,16 +83,18 @@ static void run(float *logits, const sy_trunk *trunk, uint32_t n_prompt)
     sy_trunk_ws_close(ws);
 }
 
-static void check_family(const char *name)
+/* Either trunk holds its weights as that. */
+static void check_family(const char *name, sy_dtype weights)
 {
     static float want[TOKENS * VOCAB], got[TOKENS * VOCAB], whole[TOKENS * VOCAB];
     char dir[32];
     sy_model *model = family_open(name, dir);
-    sy_trunk *trunk = open_on(model, 0), *processor;
+    sy_trunk *trunk = open_held(model, 0, weights), *processor;
+    const sy_precision precision = {.weights = weights};
     sy_error err = {0};
 
     assert_int_equal(sy_model_describe(model)->vocab, VOCAB);
-    must(sy_trunk_open(&processor, model, sy_kernels_best(), (sy_precision){0}, NULL, &err), &err);
+    must(sy_trunk_open(&processor, model, sy_kernels_best(), precision, NULL, &err), &err);
     run(want, processor, TOKENS);
     run(got, trunk, TOKENS - DECODED);
     run(whole, trunk, TOKENS);
@@ -114,7 +116,44 @@ static void every_family_is_close_to_the_processor(void **state)
 {
     (void)state;
     for (size_t i = 0; i < SY_COUNT_OF(families); i += ONLY_RACES ? 4 : ONLY_ACCESSES ? 2 : 1)
-        check_family(families[i]);
+        check_family(families[i], SY_DTYPE_NONE);
+}
+
+/* Of fp8 all matrices but KV_B and the head are encoded in that checkpoint; of mxfp4 none is, all
+ * that is encoded there are experts. */
+static void families_are_close_to_the_processor_with_weights_in_fewer_bits(void **state)
+{
+    static const struct {
+        const char *name;
+        sy_dtype weights;
+    } held[] = {{"deepseek_v3_fp8", SY_FP8}, {"deepseek_v3", SY_Q4}, {"gpt_oss_mxfp4", SY_MXFP4},
+                {"mixtral", SY_Q8},          {"qwen2_moe", SY_Q4},   {"deepseek_v3_fp8", SY_Q8}};
+
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT_OF(held); i += ONLY_RACES ? 3 : ONLY_ACCESSES ? 2 : 1)
+        check_family(held[i].name, held[i].weights);
+}
+
+/* The device's memory shrinks with the processor's, and encoded weights are computed as what they
+ * are: not as the same rounded to bf16. */
+static void encoded_weights_are_held_as_they_are(void **state)
+{
+    static float rounded[TOKENS * VOCAB], encoded[TOKENS * VOCAB];
+    char dir[32];
+    sy_model *model = family_open("deepseek_v3_fp8", dir);
+    sy_trunk *as_bf16 = open_on(model, 0), *as_fp8 = open_held(model, 0, SY_FP8);
+
+    (void)state;
+    run(rounded, as_bf16, TOKENS);
+    run(encoded, as_fp8, TOKENS);
+    const double off = distance(encoded, rounded, (size_t)TOKENS * VOCAB);
+    if (!(off > 0 && off <= DISTANCE_MAX)) fail_msg("fp8 is %g off bf16", off);
+    if (!(3 * sy_trunk_bytes(as_fp8) < 2 * sy_trunk_bytes(as_bf16)))
+        fail_msg("%llu bytes as fp8, %llu as bf16", (unsigned long long)sy_trunk_bytes(as_fp8),
+                 (unsigned long long)sy_trunk_bytes(as_bf16));
+    sy_trunk_close(as_bf16);
+    sy_trunk_close(as_fp8);
+    family_close(model, dir);
 }
 
 static void a_checkpoint_of_fp32_is_refused(void **state)
@@ -142,6 +181,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_is_close_to_the_processor),
+        cmocka_unit_test(families_are_close_to_the_processor_with_weights_in_fewer_bits),
+        cmocka_unit_test(encoded_weights_are_held_as_they_are),
         cmocka_unit_test(a_checkpoint_of_fp32_is_refused),
     };
 

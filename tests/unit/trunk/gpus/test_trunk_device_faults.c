@@ -30,26 +30,58 @@ static void expect_refused(const sy_model *model, sy_dtype weights, const char *
 
 /* ---- refused ---- */
 
-static void weights_that_are_not_bf16_are_refused_by_name(void **state)
+static void weights_that_no_kernel_reads_are_refused_by_name(void **state)
 {
-    static const sy_dtype asked[] = {SY_Q8, SY_Q4, SY_FP8, SY_MXFP4};
+    static const sy_dtype asked[] = {SY_DTYPE_NONE, SY_Q8, SY_FP8};
     sy_model *model = open_form_as(&forms[0], 1, (made_options){.dtype = SY_F32});
     const sy_trunk_device device = device_at(0);
     sy_trunk *trunk;
     sy_error err = {0};
 
     (void)state;
-    expect_refused(model, SY_DTYPE_NONE, "DEVICE_WEIGHTS", "made is stored as f32, and cuda:0");
+    for (size_t i = 0; i < SY_COUNT_OF(asked); i++)
+        expect_refused(model, asked[i], "DEVICE_WEIGHTS",
+                       "made is stored as f32, and cuda:0 computes the trunk with an embedding of "
+                       "bf16 alone");
     made_model_close(model);
     model = open_form_as(&forms[0], 1, (made_options){.dtype = SY_BF16});
-    for (size_t i = 0; i < SY_COUNT_OF(asked); i++) {
-        char text[64];
-        snprintf(text, sizeof(text), "made is to be held as %s, and cuda:0",
-                 sy_dtype_name(asked[i]));
-        expect_refused(model, asked[i], "DEVICE_WEIGHTS", text);
-    }
-    must(try_open(&trunk, model, &device, SY_BF16, &err), &err);
-    sy_trunk_close(trunk);
+    model->tensor[1][SY_ROLE_O].dtype = SY_F16;
+    model->tensor[1][SY_ROLE_O].dtype_name = "f16";
+    expect_refused(model, SY_DTYPE_NONE, "DEVICE_WEIGHTS",
+                   "made is stored as f16, and cuda:0 computes the trunk with matrices of bf16, "
+                   "q8, q4, fp8 or mxfp4");
+    expect_error(try_open(&trunk, model, &device, SY_F32, &err), SY_EINVAL, &err, "",
+                 "made is stored as bf16, not as f32: use --weights as-stored, q8 or q4");
+    assert_null(trunk);
+    made_model_close(model);
+}
+
+static void gate_and_up_that_would_be_held_apart_are_refused(void **state)
+{
+    sy_model *model = open_form_as(&forms[3], 1, (made_options){.dtype = SY_BF16});
+
+    (void)state;
+    /* Nobody reads it: what it would be held as is enough. */
+    model->tensor[1][SY_ROLE_SHARED_UP].encoding = SY_ENCODING_MXFP4;
+    expect_refused(model, SY_MXFP4, "DEVICE_WEIGHTS",
+                   "made would be held as bf16 and made as mxfp4, and cuda:0 holds both as one");
+    made_model_close(model);
+}
+
+static void weights_too_large_to_be_rounded_are_refused_by_name(void **state)
+{
+    sy_model *model = open_form_as(&forms[0], 1, (made_options){.dtype = SY_BF16});
+    uint8_t *at = (uint8_t *)(uintptr_t)model->tensor[2][SY_ROLE_V].data;
+    const sy_trunk_device device = device_at(0);
+    const uint16_t large = 0x7f00;
+    sy_trunk *trunk;
+    sy_error err = {0};
+
+    (void)state;
+    memcpy(at, &large, sizeof(large));
+    expect_error(try_open(&trunk, model, &device, SY_Q4, &err), SY_EINVAL, &err, "",
+                 "made: its weights are too large for q4: load them as stored");
+    assert_null(trunk);
     made_model_close(model);
 }
 
@@ -437,7 +469,9 @@ static void a_device_that_is_not_there_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_that_are_not_bf16_are_refused_by_name),
+        cmocka_unit_test(weights_that_no_kernel_reads_are_refused_by_name),
+        cmocka_unit_test(gate_and_up_that_would_be_held_apart_are_refused),
+        cmocka_unit_test(weights_too_large_to_be_rounded_are_refused_by_name),
         cmocka_unit_test(heads_that_are_too_wide_are_refused_by_name),
         cmocka_unit_test(a_weight_that_is_no_number_is_found_in_every_role),
         cmocka_unit_test(what_does_not_fit_is_named_with_figures),

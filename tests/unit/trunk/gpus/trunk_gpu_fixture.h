@@ -31,7 +31,8 @@ static inline sy_trunk_device device_at(uint32_t number)
     return (sy_trunk_device){.backend = backend, .number = number, .name = name[number]};
 }
 
-static inline sy_trunk *open_on(const sy_model *model, uint32_t number)
+/* Matrices held as that: SY_DTYPE_NONE: as they read. */
+static inline sy_trunk *open_held(const sy_model *model, uint32_t number, sy_dtype weights)
 {
     const sy_trunk_device device = device_at(number);
     sy_trunk *trunk;
@@ -39,10 +40,16 @@ static inline sy_trunk *open_on(const sy_model *model, uint32_t number)
     sy_error err = {0};
 
     must(sy_pool_open(&pool, 3, "test"), &err);
-    must(sy_trunk_open_on(&trunk, &device, model, sy_kernels_best(), (sy_precision){0}, pool, &err),
+    must(sy_trunk_open_on(&trunk, &device, model, sy_kernels_best(),
+                          (sy_precision){.weights = weights}, pool, &err),
          &err);
     sy_pool_free(pool);
     return trunk;
+}
+
+static inline sy_trunk *open_on(const sy_model *model, uint32_t number)
+{
+    return open_held(model, number, SY_DTYPE_NONE);
 }
 
 /* Of got from want, to the size of want. */
