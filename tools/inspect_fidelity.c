@@ -28,6 +28,14 @@ static const sy_precision as_stored;
     {                     \
         SY_Q4, SY_ACT_F32 \
     }
+#define FP8                \
+    {                      \
+        SY_FP8, SY_ACT_F32 \
+    }
+#define MXFP4                \
+    {                        \
+        SY_MXFP4, SY_ACT_F32 \
+    }
 #define Q8_ROWS          \
     {                    \
         SY_Q8, SY_ACT_Q8 \
@@ -45,8 +53,14 @@ static const sy_precision as_stored;
 static const struct {
     const char *name;
     sy_precision trunk, experts;
-} variants[INSPECT_FIDELITY_ROWS] = {
+} variants[INSPECT_FIDELITY_ROWS_MAX] = {
     {"as stored", {0}, {0}},
+    {"experts fp8", {0}, FP8},
+    {"trunk fp8", FP8, {0}},
+    {"both fp8", FP8, FP8},
+    {"experts mxfp4", {0}, MXFP4},
+    {"trunk mxfp4", MXFP4, {0}},
+    {"both mxfp4", MXFP4, MXFP4},
     {"experts q8", {0}, Q8},
     {"experts q4", {0}, Q4},
     {"trunk q8", Q8, {0}},
@@ -59,7 +73,8 @@ static const struct {
 };
 /* In the order in which they run: from one to the next only one part changes, as far as that is
  * possible, and the other one stays in memory. */
-static const uint8_t order[INSPECT_FIDELITY_ROWS] = {0, 3, 4, 6, 2, 1, 5, 7, 8, 9};
+static const uint8_t order[INSPECT_FIDELITY_ROWS_MAX] = {0,  1,  3, 2, 4,  6,  5,  9,
+                                                         10, 12, 8, 7, 11, 13, 14, 15};
 
 /* The model in one precision after the other, and what its steps work in. */
 typedef struct session {
@@ -69,7 +84,7 @@ typedef struct session {
     sy_pool *pool;
     uint32_t n_tokens, n_rows; /* of a prompt, of all prompts */
     uint32_t step_rows_max;
-    size_t n_run; /* variants so far, for the label */
+    size_t n_run, n_variants; /* so far, and in all, for the label */
     char label[LABEL_BYTES];
     /* The parts that are in memory, and how; NULL: not now. */
     sy_trunk *trunk;
@@ -126,7 +141,7 @@ static uint64_t needed_bytes(const inspect_facts *f, uint32_t n_tokens)
     const uint64_t rows = (uint64_t)n_tokens * INSPECT_FIDELITY_PROMPTS;
     uint64_t weights = 0;
 
-    for (size_t i = 0; i < INSPECT_FIDELITY_ROWS; i++) {
+    for (size_t i = 0; i < SY_COUNT_OF(variants); i++) {
         const uint64_t bytes = weight_bytes(f, variants[i].trunk.weights, 1) +
                                weight_bytes(f, variants[i].experts.weights, 0);
         weights = SY_MAX(weights, bytes);
@@ -393,7 +408,7 @@ out:
 
 static void set_label(session *s, const char *name)
 {
-    snprintf(s->label, sizeof(s->label), "%zu of %d, %s", ++s->n_run, INSPECT_FIDELITY_ROWS, name);
+    snprintf(s->label, sizeof(s->label), "%zu of %zu, %s", ++s->n_run, s->n_variants, name);
 }
 
 /* SY_EINVAL says something about one format alone: weights that it has no number for, or that are
@@ -420,6 +435,14 @@ static sy_status measure(session *s, inspect_fidelity_row *row, sy_error *err)
     return st;
 }
 
+/* NULL: the checkpoint has nothing that is held so. */
+static inspect_fidelity_row *row_named(inspect_fidelity *out, const char *name)
+{
+    for (size_t i = 0; i < out->n_rows; i++)
+        if (out->row[i].name == name) return &out->row[i];
+    return NULL;
+}
+
 static sy_status measure_all(session *s, inspect_fidelity *out, sy_error *err)
 {
     sy_status st;
@@ -427,7 +450,11 @@ static sy_status measure_all(session *s, inspect_fidelity *out, sy_error *err)
     snprintf(s->label, sizeof(s->label), "loading as stored");
     SY_TRY(hold(s, as_stored, as_stored, err));
     SY_TRY(run_prompts(s, NULL, err));
-    for (size_t i = 0; i < INSPECT_FIDELITY_ROWS; i++) SY_TRY(measure(s, &out->row[order[i]], err));
+    for (size_t i = 0; i < SY_COUNT_OF(order); i++) {
+        inspect_fidelity_row *row = row_named(out, variants[order[i]].name);
+
+        if (row != NULL) SY_TRY(measure(s, row, err));
+    }
 out:
     return st;
 }
@@ -457,6 +484,29 @@ static void add_notes(inspect_fidelity *out, const inspect_facts *f)
         if (is_seen[i] && note[i] != NULL) out->note[out->n_notes++] = note[i];
 }
 
+/* Whether these weights are others than those as stored: what keeps an encoding is, where this part
+ * has matrices that are so encoded, which then take another number of bytes. */
+static int is_other(const inspect_facts *f, sy_dtype weights, int trunk)
+{
+    return !sy_dtype_is_encoded(weights) ||
+           weight_bytes(f, weights, trunk) != weight_bytes(f, SY_DTYPE_NONE, trunk);
+}
+
+static void add_rows(inspect_fidelity *out, const inspect_facts *f)
+{
+    for (size_t i = 0; i < SY_COUNT_OF(variants); i++) {
+        inspect_fidelity_row *row = &out->row[out->n_rows];
+
+        if (!is_other(f, variants[i].trunk.weights, 1)) continue;
+        if (!is_other(f, variants[i].experts.weights, 0)) continue;
+        out->n_rows++;
+        row->name = variants[i].name;
+        row->trunk = variants[i].trunk;
+        row->experts = variants[i].experts;
+        sy_error_clear(&row->error);
+    }
+}
+
 sy_status inspect_fidelity_measure(inspect_fidelity *out, const inspect_facts *facts,
                                    uint32_t n_tokens, uint64_t memory_bytes, sy_error *err)
 {
@@ -468,15 +518,9 @@ sy_status inspect_fidelity_measure(inspect_fidelity *out, const inspect_facts *f
         return sy_error_set(err, SY_EINVAL,
                             "--fidelity-tokens: %" PRIu32 ", but the model's context has %" PRIu32,
                             n_tokens, facts->desc->context);
-    for (size_t i = 0; i < INSPECT_FIDELITY_ROWS; i++) {
-        inspect_fidelity_row *row = &out->row[i];
-
-        row->name = variants[i].name;
-        row->trunk = variants[i].trunk;
-        row->experts = variants[i].experts;
-        sy_error_clear(&row->error);
-    }
+    add_rows(out, facts);
     add_notes(out, facts);
+    s.n_variants = out->n_rows;
     s.n_rows = n_tokens * INSPECT_FIDELITY_PROMPTS;
     s.step_rows_max = SY_MIN(s.n_rows, (uint32_t)STEP_ROWS_MAX);
     out->needed_bytes = needed_bytes(facts, n_tokens);

@@ -9,7 +9,7 @@
 #include "inspect_facts.h"
 #include "sy_kernels.h"
 
-enum { INSPECT_FIDELITY_PROMPTS = 4, INSPECT_FIDELITY_ROWS = 10, INSPECT_FIDELITY_NOTES = 3 };
+enum { INSPECT_FIDELITY_PROMPTS = 4, INSPECT_FIDELITY_ROWS_MAX = 16, INSPECT_FIDELITY_NOTES = 3 };
 
 typedef struct inspect_fidelity_row {
     const char *name; /* "experts q8": static */
@@ -19,10 +19,12 @@ typedef struct inspect_fidelity_row {
 } inspect_fidelity_row;
 
 typedef struct inspect_fidelity {
-    uint32_t n_prompts, n_tokens;                    /* n_tokens of each prompt */
-    uint64_t needed_bytes;                           /* of memory, at the most */
-    inspect_fidelity_row row[INSPECT_FIDELITY_ROWS]; /* the first is the model as stored, again */
-    const char *note[INSPECT_FIDELITY_NOTES];        /* static; what "as stored" already means */
+    uint32_t n_prompts, n_tokens; /* n_tokens of each prompt */
+    uint64_t needed_bytes;        /* of memory, at the most */
+    /* The first is the model as stored, again; fp8 and mxfp4 where parts are so encoded. */
+    inspect_fidelity_row row[INSPECT_FIDELITY_ROWS_MAX];
+    size_t n_rows;
+    const char *note[INSPECT_FIDELITY_NOTES]; /* static; what "as stored" already means */
     size_t n_notes;
 } inspect_fidelity;
 

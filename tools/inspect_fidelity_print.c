@@ -33,7 +33,7 @@ void inspect_fidelity_print(const inspect_fidelity *f)
            "same best", "same");
     printf("  %-17s %11s %9s %9s %9s %9s %8s\n", "", "max |logit|", "logits", "nats", "nats",
            "token", "experts");
-    for (size_t i = 0; i < INSPECT_FIDELITY_ROWS; i++) print_row(&f->row[i]);
+    for (size_t i = 0; i < f->n_rows; i++) print_row(&f->row[i]);
     for (size_t i = 0; i < f->n_notes; i++) printf("  %s\n", f->note[i]);
 }
 
@@ -67,8 +67,7 @@ json_t *inspect_fidelity_json(const inspect_fidelity *f)
 {
     json_t *rows = json_array(), *notes = json_array();
 
-    for (size_t i = 0; i < INSPECT_FIDELITY_ROWS; i++)
-        json_array_append_new(rows, row_json(&f->row[i]));
+    for (size_t i = 0; i < f->n_rows; i++) json_array_append_new(rows, row_json(&f->row[i]));
     for (size_t i = 0; i < f->n_notes; i++) json_array_append_new(notes, json_string(f->note[i]));
     return json_pack("{s:I,s:I,s:I,s:o,s:o}", "prompts", (json_int_t)f->n_prompts, "tokens",
                      (json_int_t)f->n_tokens, "needed_bytes", (json_int_t)f->needed_bytes, "rows",

@@ -10,6 +10,7 @@
 #include "aggregator.h"
 #include "sy_log.h"
 #include "sy_precision_text.h"
+#include "sy_shard.h"
 
 typedef struct agg_options {
     sy_service_options common;
@@ -318,6 +319,16 @@ static void open_chat(aggregator *agg, const char *dir)
     }
 }
 
+/* Before nodes are expected to hold what no node can: every one of them would be refused. */
+static sy_status check_expert_weights(const sy_model *model, const agg_options *o, sy_error *err)
+{
+    const sy_status st = sy_shard_check_weights(model, o->expert_precision.weights, err);
+
+    if (st != SY_OK && o->expert_weights != NULL)
+        sy_error_prefix(err, "--expert-weights %s", o->expert_weights);
+    return st;
+}
+
 static sy_status open_model(aggregator *agg, const agg_options *o, sy_error *err)
 {
     const int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -328,6 +339,7 @@ static sy_status open_model(aggregator *agg, const agg_options *o, sy_error *err
     SY_TRY(sy_kernels_choose(&agg->kernels, o->common.kernels, err));
     SY_TRY(sy_pool_open(&agg->pool, threads, "trunk"));
     SY_TRY(sy_model_open(&agg->model, o->common.model_dir, o->common.model_name, err));
+    SY_TRY(check_expert_weights(agg->model, o, err));
     if (o->common.allow_nan) sy_model_allow_nan(agg->model);
     agg->desc = sy_model_describe(agg->model);
     SY_TRY(sy_tokenizer_open(&agg->tokenizer, o->common.model_dir, agg->desc->vocab, err));

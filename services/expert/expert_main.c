@@ -48,67 +48,69 @@ static sy_status check(expert_options *o, sy_error *err)
     return SY_OK;
 }
 
-static sy_status parse(expert_options *o, int argc, char **argv, sy_error *err)
+/* A process has one set of options, so the table can be a constant; these are the defaults. */
+static expert_options options = {.devices = "cpu:0",
+                                 .load_from = "checkpoint",
+                                 .shared_memory = "on",
+                                 .weights = "as-stored",
+                                 .activations = "f32",
+                                 .loaders = 2,
+                                 .load_mb_s = 100,
+                                 .linger_s = 60,
+                                 .self_test_s = 300,
+                                 .device_timeout_s = 10,
+                                 .device_exit_s = 5};
+
+static const sy_arg option_table[] = {
+    {"devices", "LIST",
+     "comma-separated: cpu:0,cpu:1, each a pool of --threads threads; or GPUs of one kind: "
+     "cuda:0,cuda:1, or cuda for all of them, see switchyard devices",
+     SY_ARG_STRING, &options.devices, 0, 0},
+    {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &options.weights, 0, 0},
+    {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &options.activations, 0, 0},
+    {"memory-mb", "MB",
+     "memory for shards, of all devices together, of which GPUs have an equal part each; 0: no "
+     "limit, and on GPUs nine tenths of what is free",
+     SY_ARG_INT, &options.memory_mb, 0, 1 << 24},
+    {"loaders", "N", "threads that bring shards into memory; they yield to requests; default 2",
+     SY_ARG_INT, &options.loaders, 1, EXPERT_LOADERS_MAX},
+    {"load-mb-s", "MB",
+     "how fast shards are loaded while requests are served, and given to other nodes; 0: no "
+     "limit; default 100",
+     SY_ARG_INT, &options.load_mb_s, 0, 1 << 20},
+    {"load-from", "SOURCE",
+     "checkpoint or peers: where shards come from; the other one is the second choice",
+     SY_ARG_STRING, &options.load_from, 0, 0},
+    {"linger-s", "S",
+     "how long a shard that is no longer wanted stays, at least, unless memory is needed; "
+     "default 60",
+     SY_ARG_INT, &options.linger_s, 0, 86400},
+    {"self-test-s", "S",
+     "how often a shard on each GPU is computed once more and compared; 0: never; default 300",
+     SY_ARG_INT, &options.self_test_s, 0, 86400},
+    {"device-timeout-s", "S", "a GPU that does not finish a batch in this time is lost; default 10",
+     SY_ARG_INT, &options.device_timeout_s, 1, 3600},
+    {"device-exit-s", "S",
+     "a node that has lost a GPU, or whose GPU computes wrong, is not ready, and ends so long "
+     "after with exit code 3; default 5",
+     SY_ARG_INT, &options.device_exit_s, 0, 86400},
+    {"shared-memory", "on|off",
+     "on: rows of aggregators on this host are read and written where they have them, and "
+     "shards of nodes on this host are copied from GPU to GPU; off: all rows and shards go "
+     "through the connection; default on",
+     SY_ARG_STRING, &options.shared_memory, 0, 0},
+};
+
+static sy_status parse(int argc, char **argv, sy_error *err)
 {
-    *o = (expert_options){.devices = "cpu:0",
-                          .load_from = "checkpoint",
-                          .shared_memory = "on",
-                          .weights = "as-stored",
-                          .activations = "f32",
-                          .loaders = 2,
-                          .load_mb_s = 100,
-                          .linger_s = 60,
-                          .self_test_s = 300,
-                          .device_timeout_s = 10,
-                          .device_exit_s = 5};
-    const sy_arg extra[] = {
-        {"devices", "LIST",
-         "comma-separated: cpu:0,cpu:1, each a pool of --threads threads; or GPUs of one kind: "
-         "cuda:0,cuda:1, or cuda for all of them, see switchyard devices",
-         SY_ARG_STRING, &o->devices, 0, 0},
-        {"weights", "FORMAT", SY_WEIGHTS_HELP, SY_ARG_STRING, &o->weights, 0, 0},
-        {"activations", "TYPE", SY_ACTIVATIONS_HELP, SY_ARG_STRING, &o->activations, 0, 0},
-        {"memory-mb", "MB",
-         "memory for shards, of all devices together, of which GPUs have an equal part each; 0: no "
-         "limit, and on GPUs nine tenths of what is free",
-         SY_ARG_INT, &o->memory_mb, 0, 1 << 24},
-        {"loaders", "N", "threads that bring shards into memory; they yield to requests; default 2",
-         SY_ARG_INT, &o->loaders, 1, EXPERT_LOADERS_MAX},
-        {"load-mb-s", "MB",
-         "how fast shards are loaded while requests are served, and given to other nodes; 0: no "
-         "limit; default 100",
-         SY_ARG_INT, &o->load_mb_s, 0, 1 << 20},
-        {"load-from", "SOURCE",
-         "checkpoint or peers: where shards come from; the other one is the second choice",
-         SY_ARG_STRING, &o->load_from, 0, 0},
-        {"linger-s", "S",
-         "how long a shard that is no longer wanted stays, at least, unless memory is needed; "
-         "default 60",
-         SY_ARG_INT, &o->linger_s, 0, 86400},
-        {"self-test-s", "S",
-         "how often a shard on each GPU is computed once more and compared; 0: never; default 300",
-         SY_ARG_INT, &o->self_test_s, 0, 86400},
-        {"device-timeout-s", "S",
-         "a GPU that does not finish a batch in this time is lost; default 10", SY_ARG_INT,
-         &o->device_timeout_s, 1, 3600},
-        {"device-exit-s", "S",
-         "a node that has lost a GPU, or whose GPU computes wrong, is not ready, and ends so long "
-         "after with exit code 3; default 5",
-         SY_ARG_INT, &o->device_exit_s, 0, 86400},
-        {"shared-memory", "on|off",
-         "on: rows of aggregators on this host are read and written where they have them, and "
-         "shards of nodes on this host are copied from GPU to GPU; off: all rows and shards go "
-         "through the connection; default on",
-         SY_ARG_STRING, &o->shared_memory, 0, 0},
-    };
     const sy_status st =
-        sy_service_parse(&o->common, argc, argv, "expert",
+        sy_service_parse(&options.common, argc, argv, "expert",
                          "switchyard-expert --model DIR [options]\n\n"
                          "Hosts expert shards: loads what the placement in Redis wants on this "
                          "node, and computes it.",
-                         extra, SY_COUNT_OF(extra), err);
+                         option_table, SY_COUNT_OF(option_table), err);
 
-    return st == SY_OK ? check(o, err) : st;
+    return st == SY_OK ? check(&options, err) : st;
 }
 
 static sy_status open_devices(expert *self, const expert_options *o, sy_error *err)
@@ -355,7 +357,6 @@ static void end_in_time(const expert *self)
 int main(int argc, char **argv)
 {
     static expert self;
-    expert_options options;
     sy_error err = {0};
     int is_wrong_usage = 1; /* while the command line is read, and when it is followed */
     int code;
@@ -363,7 +364,7 @@ int main(int argc, char **argv)
 
     sy_service_init();
     sy_error_clear(&err);
-    SY_TRY(parse(&options, argc, argv, &err));
+    SY_TRY(parse(argc, argv, &err));
     is_wrong_usage = 0;
     open_metrics(&self);
     SY_TRY(open_model(&self, &options, &err));

@@ -145,6 +145,19 @@ def test_a_checkpoint_that_is_not_so_encoded_is_refused_with_what_would_do(model
     assert done.returncode == 2 and "weights" in done.stderr
 
 
+def test_an_aggregator_does_not_wait_for_nodes_that_no_node_can_be(models, hand):
+    cases = [(MODEL, "fp8", "are bf16: use --weights as-stored, q8 or q4"),
+             (models("fp8"), "mxfp4", "are fp8: use --weights as-stored, fp8, q8 or q4"),
+             (models("mxfp4"), "fp8", "are mxfp4: use --weights as-stored, mxfp4, q8 or q4")]
+    for model, weights, text in cases:
+        cluster = hand()
+        cluster.start_redis()
+        aggregator = cluster.start("aggregator", 0, model=model, expert_weights=weights)
+        assert aggregator.wait() == 2
+        assert f"--expert-weights {weights}: " in aggregator.text() and text in aggregator.text()
+        del cluster.process["aggregator-0"]  # it ended as it should: with an error
+
+
 # ---- over nodes ----
 
 @pytest.mark.asan

@@ -105,17 +105,26 @@ def test_what_a_checkpoint_cannot_be_held_as_is_said_in_its_row(tmp_path):
     assert "not measured: " in run_tool("inspect", model, "--fidelity", "--fidelity-tokens", 4)
 
 
-@pytest.mark.parametrize("config, notes", [
-    ("deepseek_v3_fp8", ["fp8 weights are held as bf16: "]),
-    ("gpt_oss_mxfp4", ["mxfp4 weights are held as bf16, "]), ("deepseek_v2_lite", [])])
-def test_what_blocks_of_a_checkpoint_are_held_as_is_said(config, notes, tmp_path):
+@pytest.mark.parametrize("config, notes, encoded", [
+    ("deepseek_v3_fp8", ["fp8 weights are held as bf16: "], ["experts fp8", "trunk fp8", "both fp8"]),
+    ("gpt_oss_mxfp4", ["mxfp4 weights are held as bf16, "], ["experts mxfp4"]),
+    ("deepseek_v2_lite", [], [])])
+def test_blocks_of_a_checkpoint_have_rows_of_their_own_as_they_are_encoded(config, notes, encoded,
+                                                                           tmp_path):
     model = synth(tmp_path / "model", "--config", CONFIGS / f"{config}.json", "--recipe", "vectors")
     told = measure(model, "--fidelity-tokens", 4)
     assert len(told["notes"]) == len(notes)
     assert all(said.startswith(note) for said, note in zip(told["notes"], notes))
     rows = rows_of(told)
+    assert list(rows) == NAMES[:1] + encoded + NAMES[1:]
     assert [rows["as stored"][m] for m in MEASURES] == [0, 0, 0, 0, 1, 1]
     assert 0 < rows["both q8"]["mean_absolute"] < rows["both q4"]["mean_absolute"]
+    for name in encoded:  # nearer to the files than q8, if not the same sums in another order
+        part, weights = name.split()
+        assert rows[name]["mean_absolute"] < rows[f"{part} q8"]["mean_absolute"], name
+        for tier in ("trunk", "experts"):
+            held = weights if part in (tier, "both") else "as-stored"
+            assert rows[name][tier]["weights"] == held, (name, tier)
 
 
 def test_the_table_is_for_people(tmp_path):

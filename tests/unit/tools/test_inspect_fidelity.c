@@ -41,7 +41,7 @@ static inspect_fidelity measure(uint32_t n_tokens)
 
 static const inspect_fidelity_row *row(const inspect_fidelity *f, const char *name)
 {
-    for (size_t i = 0; i < INSPECT_FIDELITY_ROWS; i++)
+    for (size_t i = 0; i < f->n_rows; i++)
         if (strcmp(f->row[i].name, name) == 0) return &f->row[i];
     fail_msg("there is no row \"%s\"", name);
     return NULL;
