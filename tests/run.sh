@@ -96,7 +96,8 @@ prepare() {
 }
 
 SY_CCACHE=$(command -v ccache || true)
-export SY_CCACHE
+# What was compiled in one checkout is found again in another: it differs in its directory alone.
+export SY_CCACHE CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 jobs=$(nproc)
 
 build() { # PRESET
@@ -184,7 +185,7 @@ step_tsan() {
     export TSAN_OPTIONS=suppressions=$root/tests/support/tsan.supp:second_deadlock_stack=1
     # What has one thread has no races: it would only take its time here.
     local one_thread='sampler|balance.*|sim_.*|tokenizer.*|matmul.*|pairs|exp|wire_.*|snapshot.*|config.*|gguf.*|chat.*'
-    one_thread+='|shard_(rounded|encoded.*)|trunk_(forms|encoded)|families|transformers|golden|tensors_refused|not_finite|inspect_.*|devices|backend_load|cuda_backend|cuda_pack|device_measure'
+    one_thread+='|model|model_gguf|safetensors|tensor_encoded|synth|checkpoint_hash|shard_(rounded|families|encoded.*)|trunk_(forms|encoded)|families|transformers|golden|tensors_refused|not_finite|inspect_.*|devices|backend_load|cuda_backend|cuda_pack|device_measure'
     sanitized tsan sanitize -E "^(test_($one_thread)|fuzz_.*|model_.*)\$"
 }
 
@@ -196,9 +197,8 @@ step_tidy() {
     build release || return
     say "clang-tidy"
     own_sources 'lib/*.c' 'kernels/*.c' 'services/*.c' 'tools/*.c' 'bench/*.c' |
-        xargs -d '\n' -P "$jobs" -n 1 clang-tidy -p build/release --quiet \
-            >"$results/tidy.log" 2>"$results/tidy-errors.log" || {
-        grep -h 'error:' "$results/tidy.log" "$results/tidy-errors.log" | sort -u
+        xargs -d '\n' python3 tests/support/run_tidy.py build/release "$jobs" >"$results/tidy.log" 2>&1 || {
+        grep -h 'error:' "$results/tidy.log" | sort -u
         fail "clang-tidy: the whole story is in $results/tidy.log"
     }
 }

@@ -385,7 +385,7 @@ def test_moving_experts_with_hset_is_not_an_event_for_clients(hand):
     traffic.stop()
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_watch_tells_the_move_of_an_expert(hand):
     cluster = hand(experts=2, routers=1, aggregators=1)
     pb = sy_client.expert_pb

@@ -268,7 +268,7 @@ def test_a_gpu_that_fails_while_it_is_opened_ends_the_start(model, tmp_path):
     assert "--devices: cuda:0" in node.text().splitlines()[-1]
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_a_node_of_another_arithmetic_is_refused_by_the_aggregator(gpu_nodes, model):
     cluster = gpu_nodes({})
     cluster.start("expert", 1, model=model)

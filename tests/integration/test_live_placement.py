@@ -86,7 +86,7 @@ def test_an_expert_leaves_its_node_only_when_the_new_one_has_it(hand):
     assert cluster.metric("aggregator-0", "switchyard_layer_failures_total") == 0
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_a_wanted_node_that_nobody_knows_changes_nothing(hand):
     cluster = start_nodes(hand, {"linger_s": 0})
     cluster.set_placement({"*/*": "expert-0/cpu:0"})
@@ -103,7 +103,7 @@ def test_a_wanted_node_that_nobody_knows_changes_nothing(hand):
     wait_count(cluster, "expert-0", "resident", ALL)
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_rolling_back_within_the_lingering_time_loads_nothing(hand):
     cluster = start_nodes(hand, {}, {})
     cluster.set_placement({"*/*": "expert-0/cpu:0"})
@@ -151,7 +151,7 @@ def test_the_sending_peer_dies_in_the_middle_and_the_checkpoint_takes_over(hand)
             ask(client, i)
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_a_node_without_room_says_what_it_needs_and_the_old_holder_serves_on(hand):
     cluster = start_nodes(hand, {}, {"memory_mb": 1})
     cluster.set_placement({"*/*": "expert-0/cpu:0"})
@@ -192,7 +192,7 @@ def test_a_slow_node_slows_nobody_who_has_another_and_changes_no_bit(hand):
 
 # ---- weights that differ ----
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_a_node_whose_weights_differ_by_a_bit_is_never_used(hand, tmp_path):
     other = flip_a_bit(tmp_path)
     cluster = start_nodes(hand, {}, {"model": other})
@@ -215,7 +215,7 @@ def test_a_node_whose_weights_differ_by_a_bit_is_never_used(hand, tmp_path):
     assert error.code() == grpc.StatusCode.UNAVAILABLE
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_other_weights_are_used_where_placement_says_so_and_the_reply_tells(hand, tmp_path):
     other = flip_a_bit(tmp_path)
     cluster = start_nodes(hand, {}, {"model": other})
@@ -239,7 +239,7 @@ def test_other_weights_are_used_where_placement_says_so_and_the_reply_tells(hand
 
 # ---- nobody left ----
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_a_request_that_allows_it_goes_on_without_a_lost_expert_and_says_so(hand):
     cluster = start_nodes(hand, {}, {})
     cluster.set_placement({"*/*": "expert-0/cpu:0", "1/0": "expert-1/cpu:0"})
@@ -335,7 +335,7 @@ def test_the_only_router_or_node_falls_silent_and_the_error_comes_without_a_time
                 ask(client, i)
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 def test_routers_are_found_by_name_without_a_lease(hand):
     """dns:///: every address of a name; here the router has a Redis of nobody's."""
     import socket

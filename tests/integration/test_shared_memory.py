@@ -8,7 +8,7 @@ import sy_client
 import sy_reference as reference
 from sy_client import SANITIZED, WAIT_S, Background, array, rows, same_bits, wait_for
 
-pytestmark = pytest.mark.sanitize
+pytestmark = pytest.mark.asan
 N_ROWS = 180  # many enough for every message to be worth it
 
 
@@ -40,6 +40,7 @@ def test_shared_and_sent_rows_give_the_same_bits_on_one_and_two_nodes(up):
         assert rows_by(shared, "shared") > 0 and rows_by(shared, "bytes") == 0
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("tier", ["expert", "router"])
 def test_a_peer_that_does_without_gets_its_rows_as_bytes(up, one_node, tier):
     cluster = up(experts=2, **{f"{tier}_arg": "--shared-memory=off"})
@@ -47,6 +48,7 @@ def test_a_peer_that_does_without_gets_its_rows_as_bytes(up, one_node, tier):
     assert (rows_by(cluster, "bytes") > 0) == (tier == "expert")
 
 
+@pytest.mark.sanitize
 def test_nodes_that_are_stopped_or_killed_in_the_middle_spoil_no_row(hand):
     cluster = hand(experts=2, routers=1, aggregators=1, peer_timeout_ms=2000)
     cluster.set_placement(cluster.everywhere("expert-0", "expert-1"))

@@ -236,7 +236,7 @@ def larger_vocabularies():
     vectors.TRAINING = TRAINING
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 @pytest.mark.timeout(3600 if LONG else 300)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_ids_and_texts_are_those_of_the_tokenizers_package(name, tmp_path):
@@ -280,7 +280,7 @@ def byte_alphabet():
     return [chr(byte if byte in own else next(others)) for byte in range(256)]
 
 
-@pytest.mark.sanitize
+@pytest.mark.asan
 @pytest.mark.timeout(3600 if LONG else 300)
 def test_a_file_of_ranks_encodes_and_decodes_as_tiktoken_does(tmp_path):
     encoding = write_ranks(tmp_path)

@@ -11,7 +11,7 @@ from sy_client import BIN, MODEL, WAIT_S, same_bits, wait_for
 from sy_cluster import run_tool, server_env
 from test_faults import expect_answers, keep_asking, traffic_passes
 
-pytestmark = pytest.mark.sanitize
+pytestmark = pytest.mark.asan
 
 
 def retry(client, **fields):
@@ -129,6 +129,7 @@ def test_what_cannot_be_started_is_explained(args, text):
             folder.rmdir()
 
 
+@pytest.mark.sanitize
 def test_ctrl_c_stops_everything_in_order(tmp_path_factory):
     folder = pathlib.Path(subprocess.run(["mktemp", "-d", "/tmp/sy-XXXX"], capture_output=True,
                                          text=True, check=True).stdout.strip())

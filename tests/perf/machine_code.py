@@ -59,16 +59,37 @@ def find_tools():
     raise Unfit("cuobjdump and nvdisasm are not there")
 
 
-def disassemble(plugin, arch):
+def ask_cuobjdump(plugin, *options):
     if not plugin.exists():
         raise Unfit(f"there is no {plugin}: a build without CUDA")
     folder = str(find_tools())
     env = os.environ | {"PATH": folder + os.pathsep + os.environ.get("PATH", "")}
-    done = subprocess.run([os.path.join(folder, "cuobjdump"), "-sass", "-arch", arch, plugin],
-                          capture_output=True, text=True, env=env, timeout=TIMEOUT_S, check=False)
-    if done.returncode != 0 or "Function :" not in done.stdout:
-        raise Unfit(f"no code for {arch}: {done.stderr.strip()[-300:]}")
+    done = subprocess.run([os.path.join(folder, "cuobjdump"), *options, plugin], text=True, env=env,
+                          capture_output=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise Unfit(f"cuobjdump {' '.join(options)}: {done.stderr.strip()[-300:]}")
     return done.stdout
+
+
+def disassemble(plugin, arch):
+    text = ask_cuobjdump(plugin, "-sass", "-arch", arch)
+    if "Function :" not in text:
+        raise Unfit(f"no code for {arch} in {plugin}")
+    return text
+
+
+def local_bytes(plugin):
+    """{(architecture, kernel): bytes of a thread's stack and of other memory that is its own}, of
+    all architectures: what has been spilled is there, and arrays that found no registers."""
+    arch, kernel, found = None, None, {}
+    for line in ask_cuobjdump(plugin, "-res-usage").splitlines():
+        if name := re.match(r"\s*arch = (\S+)", line):
+            arch = name[1]
+        elif name := re.match(r"\s*Function (\S+):", line):
+            kernel = name[1]
+        elif used := re.search(r"\bSTACK:(\d+).*\bLOCAL:(\d+)", line):
+            found[arch, kernel] = int(used[1]) + int(used[2])
+    return found
 
 
 def kernels(text):

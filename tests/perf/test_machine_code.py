@@ -9,6 +9,8 @@ import pytest
 import machine_code
 
 BUILD = pathlib.Path(os.environ.get("SY_BUILD", machine_code.ROOT / "build" / "release")).resolve()
+PLUGIN = BUILD / "lib" / "switchyard" / "libswitchyard_cuda.so"
+ARCHITECTURES = {"sm_80", "sm_90a", "sm_100"}
 # By rows of a tile, over eight: the fewer, the fewer warps there are, and the more it is the memory
 # that takes the time.
 LEAST_BYTES = {1: 5120, 2: 5120, 4: 3072, 8: 1024}
@@ -22,9 +24,8 @@ def stubs():
 
 @pytest.fixture(scope="session")
 def loops():
-    plugin = BUILD / "lib" / "switchyard" / "libswitchyard_cuda.so"
     try:
-        return list(machine_code.read(machine_code.disassemble(plugin, "sm_90a")))
+        return list(machine_code.read(machine_code.disassemble(PLUGIN, "sm_90a")))
     except machine_code.Unfit as why:
         pytest.skip(str(why))
 
@@ -45,6 +46,16 @@ def test_a_streaming_warp_waits_with_more_weights_under_way(loops, eights):
 def test_a_tiled_warp_waits_with_the_next_weights_under_way(loops):
     slow = [loop for loop in find(loops, "tiled_kernel") if loop.least < LEAST_BYTES_TILED]
     assert not slow, f"less than {LEAST_BYTES_TILED} bytes: {slow}"
+
+
+def test_no_kernel_spills_or_has_a_local_array():
+    try:
+        used = machine_code.local_bytes(PLUGIN)
+    except machine_code.Unfit as why:
+        pytest.skip(str(why))
+    assert ARCHITECTURES <= {arch for arch, _ in used}
+    spilled = {kernel: n for kernel, n in used.items() if n > 0}
+    assert not spilled, f"bytes of local memory: {spilled}"
 
 
 def test_no_warp_waits_for_weights_only_to_move_them(loops):

@@ -11,10 +11,11 @@
 
 #include <cmocka.h>
 
+#include "effort.h"
 #include "sim.h"
 #include "sy_base.h"
 
-#define SEEDS 2000
+#define SEEDS (ONLY_ACCESSES ? 400 : 2000)
 #define BUG_SEEDS                                                                   \
     2000 /* a planted mistake is found within so many; usually within a few hundred \
           */

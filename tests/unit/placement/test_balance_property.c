@@ -2,9 +2,10 @@
  * different sizes, some gone, some experts pinned, tight budgets, a minimum of nodes that slots may
  * have room for or not. A failure prints the seed. */
 #include "balance_fixture.h"
+#include "effort.h"
 #include "sy_base.h"
 
-#define N_PROBLEMS 1500
+#define N_PROBLEMS (ONLY_ACCESSES ? 300 : 1500)
 
 static uint32_t below(uint64_t *state, uint32_t n)
 {
