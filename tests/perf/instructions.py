@@ -26,6 +26,7 @@ and multiply-adds are emulated, so few calls must do.
 """
 import argparse
 import collections
+import functools
 import json
 import os
 import pathlib
@@ -100,13 +101,18 @@ def profiles(program, *args, marks):
 
 # ---- what is counted ----
 
+@functools.lru_cache(maxsize=None)
 def folder_of(source_root, file):
     """lib/wire, kernels, tests/guard ...; functions that begin in a header of the compiler's are
-    made of intrinsics."""
-    if not file.startswith(source_root + "/"):
-        return "kernels" if "intrin.h" in file else "other"
-    parts = file[len(source_root) + 1:].split("/")
-    return parts[0] if parts[0] == "kernels" else "/".join(parts[:2])
+    made of intrinsics. What ccache had from another checkout names that one's files: it is the
+    part of a path that exists here as well which counts."""
+    if "intrin.h" in file:
+        return "kernels"
+    parts = os.path.normpath(file).split("/")
+    for i in range(len(parts) - 1):
+        if parts[i] and os.path.isfile(os.path.join(source_root, *parts[i:])):
+            return "kernels" if parts[i] == "kernels" else "/".join(parts[i:i + 2])
+    return "other"
 
 
 def count_layer(build, source_root, n_rows):
