@@ -185,7 +185,7 @@ step_tsan() {
     export TSAN_OPTIONS=suppressions=$root/tests/support/tsan.supp:second_deadlock_stack=1
     # What has one thread has no races: it would only take its time here.
     local one_thread='sampler|balance.*|sim_.*|tokenizer.*|matmul.*|pairs|exp|wire_.*|snapshot.*|config.*|gguf.*|chat.*'
-    one_thread+='|model|model_gguf|safetensors|tensor_encoded|synth|checkpoint_hash|shard_(rounded|families|encoded.*)|trunk_(forms|encoded)|families|transformers|golden|tensors_refused|not_finite|inspect_.*|devices|backend_load|cuda_backend|cuda_pack|device_measure'
+    one_thread+='|model|model_gguf|safetensors|tensor_encoded|synth|checkpoint_hash|shard_(rounded|families|encoded.*)|trunk_(forms|encoded|device_(families|weights))|families|transformers|golden|tensors_refused|not_finite|inspect_.*|devices|backend_load|cuda_backend|cuda_pack|device_measure'
     sanitized tsan sanitize -E "^(test_($one_thread)|fuzz_.*|model_.*)\$"
 }
 
